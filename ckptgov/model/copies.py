@@ -1,0 +1,39 @@
+"""The states of a checkpoint's copy at one place, and which may follow which."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class CopyState(StrEnum):
+    """State of one copy. VERIFIED is the only one that is ever offered."""
+
+    SIGHTED = "sighted"  # seen by a scan, not sealed (being written, torn, unproven)
+    PARTIAL = "partial"  # a part of it lies here, digested
+    VERIFIED = "verified"
+    REOPENED = "re-opened"  # a token changed: to be compared again
+    CORRUPT = "corrupt"  # quarantined: kept, never offered
+    UNREADABLE = "unreadable"  # could not be compared; keeps its last verdict's date
+    LOST = "lost"  # gone from the place
+    CONDEMNED = "condemned"  # decided, no longer offered, undoable
+    TRASHING = "trashing"  # from here only forward
+    TRASHED = "trashed"  # moved aside, undoable
+    PURGED = "purged"
+
+
+_S = CopyState
+TRANSITIONS: dict[CopyState, frozenset[CopyState]] = {
+    _S.SIGHTED: frozenset({_S.PARTIAL, _S.VERIFIED, _S.LOST, _S.UNREADABLE}),
+    _S.PARTIAL: frozenset({_S.VERIFIED, _S.REOPENED, _S.CORRUPT, _S.UNREADABLE, _S.LOST}),
+    _S.VERIFIED: frozenset(
+        {_S.REOPENED, _S.CORRUPT, _S.UNREADABLE, _S.LOST, _S.CONDEMNED, _S.PARTIAL}
+    ),
+    _S.REOPENED: frozenset({_S.VERIFIED, _S.CORRUPT, _S.UNREADABLE, _S.LOST, _S.CONDEMNED}),
+    _S.CORRUPT: frozenset({_S.VERIFIED, _S.LOST, _S.CONDEMNED, _S.REOPENED}),
+    _S.UNREADABLE: frozenset({_S.VERIFIED, _S.CORRUPT, _S.LOST, _S.CONDEMNED, _S.REOPENED}),
+    _S.LOST: frozenset({_S.SIGHTED, _S.VERIFIED, _S.REOPENED, _S.PARTIAL, _S.CORRUPT}),
+    _S.CONDEMNED: frozenset({_S.VERIFIED, _S.REOPENED, _S.TRASHING, _S.LOST}),
+    _S.TRASHING: frozenset({_S.TRASHED, _S.PURGED}),
+    _S.TRASHED: frozenset({_S.REOPENED, _S.PURGED}),
+    _S.PURGED: frozenset({_S.SIGHTED, _S.VERIFIED}),
+}

@@ -1,0 +1,135 @@
+"""What a look at one file tells, and the seam through which layouts and digests read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from types import TracebackType
+from typing import Protocol, Self
+
+
+class EntryKind(StrEnum):
+    """What a directory entry is; a symlink is never followed to find out."""
+
+    FILE = "file"
+    DIR = "dir"
+    SYMLINK = "symlink"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One name in a directory."""
+
+    name: str
+    kind: EntryKind
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """The cheap proof that a file did not change.
+
+    It holds while size, mtime and inode are equal. A change of ctime alone (link, chmod, rename,
+    touch back) asks for a new verification but does not re-open the shard.
+    """
+
+    bytes: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+    def same_content(self, other: Token) -> bool:
+        """Whether ``other`` may stand for the same bytes (ctime aside)."""
+        return (self.bytes, self.mtime_ns, self.inode) == (
+            other.bytes,
+            other.mtime_ns,
+            other.inode,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileStat:
+    """lstat or fstat of one file; ``btime_ns`` is None where the file system tells no birth."""
+
+    kind: EntryKind
+    bytes: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    device: int
+    mode: int
+    uid: int
+    gid: int
+    links: int = 1
+    btime_ns: int | None = None
+
+    @property
+    def token(self) -> Token:
+        """The part that proves whether the bytes may have changed."""
+        return Token(self.bytes, self.mtime_ns, self.ctime_ns, self.inode)
+
+
+class OpenFile(Protocol):
+    """An open file for reading. Positions are explicit, so threads may share it."""
+
+    def stat(self) -> FileStat:
+        """fstat of the open file, not of its name. ``btime_ns`` may be None here."""
+        ...
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """Up to ``length`` bytes from ``offset``; shorter only at the end of the file."""
+        ...
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """Fill ``buffer`` from ``offset``; the count is less than its size only at the end."""
+        ...
+
+    def sync(self) -> None:
+        """Make the file's bytes durable (fsync). Never call twice after a failure."""
+        ...
+
+    def drop_cache(self, offset: int, length: int) -> None:
+        """Advise that these bytes are not needed again (page cache); may do nothing."""
+        ...
+
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class Reader(Protocol):
+    """Read-only look at a tree. ``""`` is its root; every path is beneath it.
+
+    Raises ``FileNotFoundError`` for an absent path, ``NotADirectoryError`` and
+    ``IsADirectoryError`` as the built-ins mean them, ``PathEscapes`` for a path with ``..`` or
+    one that a symlink leads out of the root, ``StorageError`` for everything else (permission
+    denied included: not being allowed to look is not "none").
+    """
+
+    def list(self, path: str) -> Sequence[Entry]:
+        """All entries of a directory, sorted by raw name bytes; complete, or it raises."""
+        ...
+
+    def stat(self, path: str) -> FileStat:
+        """lstat: a symlink is reported, not followed. ``btime_ns`` filled where it is known."""
+        ...
+
+    def read_link(self, path: str) -> str:
+        """The text of a symlink, as it stands."""
+        ...
+
+    def open(self, path: str) -> OpenFile:
+        """Open a regular file for reading.
+
+        A symlink is followed only while it resolves beneath the root; otherwise PathEscapes. A
+        FIFO, device or socket raises StorageError without being opened for real (never blocks).
+        """
+        ...

@@ -1,0 +1,210 @@
+"""Journal records: create-once facts about a run, one class per kind (forms, version 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from ckptgov.model.checkpoint import StepKind
+
+
+class LineCause(StrEnum):
+    """Why a line was opened."""
+
+    ROLLBACK = "rollback"
+    DECISION = "decision"
+    LOWER_STEP = "lower-step"
+
+
+class RestoreOutcome(StrEnum):
+    """What a rank reports about a start."""
+
+    STARTED = "started"
+    MISSING = "missing"
+    CORRUPT = "corrupt"
+    LOAD_FAILED = "load-failed"
+    FAILED_LATER = "failed-later"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stamp:
+    """Members every record has. ``by`` reads ``uid:<n>@<host>``."""
+
+    id: str
+    run_id: str
+    at_ns: int
+    by: str
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sealed:
+    stamp: Stamp
+    content_id: str
+    step: int | None
+    step_kind: StepKind
+    line: int
+    attempt: int
+    save_id: str | None = None
+    metrics: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineOpened:
+    stamp: Stamp
+    line: int
+    parent: int
+    base_step: int
+    cause: LineCause
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rollback:
+    stamp: Stamp
+    to_step: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkBad:
+    """Either one content id, or every step from ``from_step`` (to ``until_step``, inclusive)."""
+
+    stamp: Stamp
+    content_id: str | None = None
+    from_step: int | None = None
+    until_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnmarkBad:
+    stamp: Stamp
+    content_id: str | None = None
+    from_step: int | None = None
+    until_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pin:
+    stamp: Stamp
+    content_id: str
+    pin_name: str
+    until_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unpin:
+    stamp: Stamp
+    content_id: str
+    pin_name: str
+    until_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """``value`` is a decimal string as the trainer spelled it; ``nan`` and ``inf`` allowed."""
+
+    stamp: Stamp
+    content_id: str
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    stamp: Stamp
+    content_id: str
+    restart_id: str
+    epoch: int
+    outcome: RestoreOutcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """One decision for one restart id and epoch: a content id, or a fresh start."""
+
+    stamp: Stamp
+    restart_id: str
+    epoch: int
+    content_id: str | None = None
+    fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    stamp: Stamp
+    content_id: str
+    place: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tombstone:
+    stamp: Stamp
+    content_id: str
+    place: str | None = None
+    plan_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undelete:
+    stamp: Stamp
+    content_id: str
+    place: str | None = None
+    plan_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retire:
+    stamp: Stamp
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    stamp: Stamp
+
+
+Record = (
+    Sealed
+    | LineOpened
+    | Rollback
+    | MarkBad
+    | UnmarkBad
+    | Pin
+    | Unpin
+    | Metric
+    | Outcome
+    | Restart
+    | Lost
+    | Tombstone
+    | Undelete
+    | Retire
+    | Finish
+)
+
+KIND_OF: dict[type, str] = {
+    Sealed: "sealed",
+    LineOpened: "line",
+    Rollback: "rollback",
+    MarkBad: "mark-bad",
+    UnmarkBad: "unmark-bad",
+    Pin: "pin",
+    Unpin: "unpin",
+    Metric: "metric",
+    Outcome: "outcome",
+    Restart: "restart",
+    Lost: "lost",
+    Tombstone: "tombstone",
+    Undelete: "undelete",
+    Retire: "retire",
+    Finish: "finish",
+}
+
+BINDING_KINDS = frozenset({"rollback", "line", "mark-bad", "tombstone", "restart"})
+"""Kinds that must decode: ignoring one could offer what must not be offered."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedRecord:
+    """A record with its place in the journal; restart decisions have no number (0)."""
+
+    number: int
+    record: Record
