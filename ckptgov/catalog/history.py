@@ -1,0 +1,148 @@
+"""What is only ever added: events, journal records, restart decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, select
+from sqlalchemy.dialects.sqlite import insert
+from sqlmodel import col
+
+from ckptgov.catalog.facts import Decision, EventFacts, EventKind, RecordFacts
+from ckptgov.catalog.rows import decoded, detail_of, detail_text
+from ckptgov.catalog.tables import DecisionRow, EventRow, RecordRow
+
+_EVENTS = (
+    select(EventRow)
+    .where(col(EventRow.seq) > bindparam("after_seq"))
+    .order_by(col(EventRow.seq))
+    .limit(bindparam("count"))
+)
+_EVENTS_OF_RUN = _EVENTS.where(col(EventRow.run_id) == bindparam("run_id"))
+_RECORDS = (
+    select(RecordRow)
+    .where(col(RecordRow.run_id) == bindparam("run_id"))
+    .order_by(col(RecordRow.number), col(RecordRow.record_id))
+)
+_DECISION = select(DecisionRow).where(
+    col(DecisionRow.run_id) == bindparam("run_id"),
+    col(DecisionRow.restart_id) == bindparam("restart_id"),
+    col(DecisionRow.epoch) == bindparam("epoch"),
+)
+
+
+def write_event(
+    connection: Connection,
+    kind: EventKind,
+    *,
+    at_ns: int,
+    run_id: str | None = None,
+    content_id: str | None = None,
+    place: str | None = None,
+    detail: Iterable[tuple[str, str]] = (),
+) -> None:
+    """Add one event to the transaction that changes what it tells of."""
+    values = {
+        "at_ns": at_ns,
+        "kind": kind.value,
+        "run_id": run_id,
+        "content_id": content_id,
+        "place": place,
+        "detail": detail_text(detail),
+    }
+    connection.execute(insert(EventRow), values)
+
+
+def events(
+    connection: Connection, after_seq: int, run_id: str | None, limit: int
+) -> tuple[EventFacts, ...]:
+    if run_id is None:
+        rows = connection.execute(_EVENTS, {"after_seq": after_seq, "count": limit})
+    else:
+        wanted = {"after_seq": after_seq, "count": limit, "run_id": run_id}
+        rows = connection.execute(_EVENTS_OF_RUN, wanted)
+    return decoded(_event, rows)
+
+
+def put_records(connection: Connection, records: Sequence[RecordFacts]) -> None:
+    if not records:
+        return
+    rows = [
+        {
+            "run_id": each.run_id,
+            "record_id": each.record_id,
+            "number": each.number,
+            "kind": each.kind,
+            "at_ns": each.at_ns,
+            "raw": each.raw,
+        }
+        for each in records
+    ]
+    connection.execute(insert(RecordRow).on_conflict_do_nothing(), rows)
+
+
+def records(connection: Connection, run_id: str) -> tuple[RecordFacts, ...]:
+    return decoded(_record, connection.execute(_RECORDS, {"run_id": run_id}))
+
+
+def decide(connection: Connection, wanted: Decision, *, at_ns: int) -> Decision:
+    values = {
+        "run_id": wanted.run_id,
+        "restart_id": wanted.restart_id,
+        "epoch": wanted.epoch,
+        "content_id": wanted.content_id,
+        "fresh": wanted.fresh,
+    }
+    known = decision(connection, wanted.run_id, wanted.restart_id, wanted.epoch)
+    if known is not None:
+        return known
+    connection.execute(insert(DecisionRow), values)
+    write_event(
+        connection,
+        EventKind.DECIDED,
+        at_ns=at_ns,
+        run_id=wanted.run_id,
+        content_id=wanted.content_id,
+        detail=(("restart_id", wanted.restart_id), ("epoch", str(wanted.epoch))),
+    )
+    return wanted
+
+
+def decision(connection: Connection, run_id: str, restart_id: str, epoch: int) -> Decision | None:
+    wanted = {"run_id": run_id, "restart_id": restart_id, "epoch": epoch}
+    found = decoded(_decision, connection.execute(_DECISION, wanted))
+    return found[0] if found else None
+
+
+def _event(row: Any) -> EventFacts:
+    return EventFacts(
+        seq=row.seq,
+        at_ns=row.at_ns,
+        kind=EventKind(row.kind),
+        run_id=row.run_id,
+        content_id=row.content_id,
+        place=row.place,
+        detail=detail_of(row.detail),
+    )
+
+
+def _record(row: Any) -> RecordFacts:
+    return RecordFacts(
+        run_id=row.run_id,
+        record_id=row.record_id,
+        number=row.number,
+        kind=row.kind,
+        at_ns=row.at_ns,
+        raw=row.raw,
+    )
+
+
+def _decision(row: Any) -> Decision:
+    return Decision(
+        run_id=row.run_id,
+        restart_id=row.restart_id,
+        epoch=row.epoch,
+        content_id=row.content_id,
+        fresh=row.fresh,
+    )

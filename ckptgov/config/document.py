@@ -1,0 +1,214 @@
+"""YAML text as a tree whose every value knows its line.
+
+PyYAML's node graph is used instead of its objects, because objects have lost their lines, and
+doubled keys with them (the last one wins silently).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import yaml
+
+from ckptgov.errors import ConfigError
+
+MAX_DEPTH = 8
+"""Deeper nesting is refused before a tree is built; the schema needs 4."""
+
+_LOADER: type[yaml.SafeLoader | yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_DURATION = re.compile(r"([0-9]{1,9})([smhd])")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_WHOLE = re.compile(r"0|[1-9][0-9]{0,17}")
+_TRUE, _FALSE = {"true", "yes", "on"}, {"false", "no", "off"}
+_KIND_OF_TAG = {
+    "tag:yaml.org,2002:int": "a number",
+    "tag:yaml.org,2002:float": "a number",
+    "tag:yaml.org,2002:bool": "true or false",
+    "tag:yaml.org,2002:null": "nothing",
+    "tag:yaml.org,2002:timestamp": "a date",
+    "tag:yaml.org,2002:seq": "a list",
+    "tag:yaml.org,2002:map": "a table",
+}
+_TEXT_TAG = "tag:yaml.org,2002:str"
+_NULL_TAG = "tag:yaml.org,2002:null"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One value of the file. Every reading either gives a checked value or raises ConfigError."""
+
+    file: str
+    name: str
+    node: yaml.Node
+
+    @property
+    def line(self) -> int:
+        """Line of its first character, from 1."""
+        return int(self.node.start_mark.line) + 1
+
+    @property
+    def is_empty(self) -> bool:
+        """A key without a value (or with ``null``)."""
+        return bool(self.node.tag == _NULL_TAG)
+
+    def wrong(self, message: str, *, hint: str | None = None) -> ConfigError:
+        """The error to raise about this value."""
+        return ConfigError(f"{self.file}:{self.line}: {message}", hint=hint)
+
+    def table(self, known: Collection[str], *, required: Collection[str] = ()) -> dict[str, Item]:
+        """Its entries by key; a key that is unknown, doubled or missing is an error."""
+        if not isinstance(self.node, yaml.MappingNode):
+            raise self._not_a("a table (key: value)")
+        entries: dict[str, Item] = {}
+        for key_node, node in self.node.value:
+            key = Item(self.file, self.name, key_node)
+            name = key._key(known)
+            if name in entries:
+                first = entries[name].line
+                raise key.wrong(f'"{name}" is given twice (first on line {first})')
+            entries[name] = Item(self.file, name, node)
+        for name in required:
+            if name not in entries:
+                raise self.wrong(f'"{name}" is missing in {self.name}')
+        return entries
+
+    def items(self) -> tuple[Item, ...]:
+        """Its members in order; a key without a value is an empty list."""
+        if self.is_empty:
+            return ()
+        if not isinstance(self.node, yaml.SequenceNode):
+            raise self._not_a("a list")
+        return tuple(Item(self.file, f"an entry of {self.name}", each) for each in self.node.value)
+
+    def text(self) -> str:
+        """Non-empty text."""
+        if not isinstance(self.node, yaml.ScalarNode) or self.node.tag != _TEXT_TAG:
+            hint = "put it in quotes" if isinstance(self.node, yaml.ScalarNode) else None
+            raise self._not_a("text", hint=None if self.is_empty else hint)
+        text = str(self.node.value)
+        if not text:
+            raise self.wrong(f'"{self.name}" is empty')
+        if "\0" in text:
+            raise self.wrong(f'"{self.name}" holds a NUL character')
+        return text
+
+    def one_of(self, choices: Collection[str]) -> str:
+        """Text out of a closed set."""
+        text = self.text()
+        if text not in choices:
+            raise self.wrong(f'"{self.name}" is {shown(text)}; {_instead(text, choices)}')
+        return text
+
+    def flag(self) -> bool:
+        """``true`` or ``false`` (YAML 1.1's yes, no, on and off too)."""
+        word = str(self.node.value).lower() if self._has_tag("bool") else ""
+        if word not in _TRUE | _FALSE:
+            raise self._not_a("true or false")
+        return word in _TRUE
+
+    def whole(self, lowest: int, highest: int) -> int:
+        """A plain decimal number in lowest..highest; YAML's octal and hex spellings are refused."""
+        digits = str(self.node.value) if self._has_tag("int") else ""
+        if not _WHOLE.fullmatch(digits):
+            raise self._not_a(f"a whole number from {lowest} to {highest}")
+        number = int(digits)
+        if not lowest <= number <= highest:
+            raise self.wrong(f'"{self.name}" must be from {lowest} to {highest}, not {number}')
+        return number
+
+    def duration_s(self, lowest_s: int, highest_s: int) -> float:
+        """A length of time such as ``30s``, ``15m``, ``24h`` or ``7d``, in seconds."""
+        written = str(self.node.value) if isinstance(self.node, yaml.ScalarNode) else ""
+        match = _DURATION.fullmatch(written)
+        if match is None:
+            raise self.wrong(
+                f'"{self.name}" must be a length of time',
+                hint="write a whole number and its unit: 30s, 15m, 24h or 7d",
+            )
+        seconds = int(match[1]) * _UNIT_S[match[2]]
+        if not lowest_s <= seconds <= highest_s:
+            raise self.wrong(
+                f'"{self.name}" must be from {lowest_s}s to {highest_s // 86400}d, not {written}'
+            )
+        return float(seconds)
+
+    def _key(self, known: Collection[str]) -> str:
+        if not isinstance(self.node, yaml.ScalarNode):
+            raise self.wrong("a key must be a word")
+        key = str(self.node.value)
+        if key not in known:
+            raise self.wrong(f"unknown key {shown(key)}; {_instead(key, known)}")
+        return key
+
+    def _has_tag(self, kind: str) -> bool:
+        is_scalar = isinstance(self.node, yaml.ScalarNode)
+        return is_scalar and self.node.tag == f"tag:yaml.org,2002:{kind}"
+
+    def _not_a(self, wanted: str, *, hint: str | None = None) -> ConfigError:
+        got = _KIND_OF_TAG.get(self.node.tag, "text")
+        if isinstance(self.node, yaml.ScalarNode) and not self.is_empty:
+            got = shown(str(self.node.value))
+        return self.wrong(f'"{self.name}" must be {wanted}, not {got}', hint=hint)
+
+
+def compose(text: str, path: str) -> Item | None:
+    """The document's root, or None where the file says nothing.
+
+    Refused with file and line: what is no YAML, several documents, more than MAX_DEPTH levels,
+    and explicit tags, anchors and aliases, which settings never need (``!!python/…`` asks for
+    code, aliases can unfold without bound).
+    """
+    text = text.removeprefix("\ufeff")
+    if unprintable := yaml.reader.Reader.NON_PRINTABLE.search(text):
+        line = text.count("\n", 0, unprintable.start()) + 1
+        raise ConfigError(f"{path}:{line}: holds a character YAML does not allow")
+    try:
+        _check_events(text, path)
+        root = yaml.compose(text, Loader=_LOADER)
+    except yaml.MarkedYAMLError as error:
+        raise _no_yaml(path, error) from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not YAML: {error}") from error
+    if root is None or root.tag == _NULL_TAG:
+        return None
+    return Item(path, "the file", root)
+
+
+def shown(text: str) -> str:
+    """Text as an error message may carry it: quoted, escaped, cut."""
+    short = text if len(text) <= 60 else text[:57] + "..."
+    return '"' + short.encode("unicode_escape").decode("ascii") + '"'
+
+
+def _check_events(text: str, path: str) -> None:
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        mark = event.start_mark
+        where = f"{path}:{mark.line + 1}" if mark is not None else path
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise ConfigError(f"{where}: nested deeper than {MAX_DEPTH} levels")
+        if isinstance(event, yaml.NodeEvent):
+            if event.anchor is not None:
+                raise ConfigError(f"{where}: anchors and aliases (&, *) are not allowed")
+            if getattr(event, "tag", None) is not None:
+                raise ConfigError(f"{where}: tags (!) are not allowed")
+
+
+def _no_yaml(path: str, error: yaml.MarkedYAMLError) -> ConfigError:
+    mark = error.problem_mark or error.context_mark
+    where = f"{path}:{mark.line + 1}" if mark is not None else path
+    return ConfigError(f"{where}: not YAML: {error.problem or error.context}")
+
+
+def _instead(word: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(word, known, n=1)
+    if close:
+        return f'did you mean "{close[0]}"?'
+    return "known are " + ", ".join(sorted(known))

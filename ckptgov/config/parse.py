@@ -1,0 +1,171 @@
+"""The schema of ``ckptgov.yaml``."""
+
+from __future__ import annotations
+
+import re
+
+from ckptgov.config.document import Item, compose
+from ckptgov.config.roots import root_of, stands_in
+from ckptgov.model.checkpoint import Expect
+from ckptgov.model.settings import RunRule, Scope, Settings, TierSettings
+
+_DAY_S = 86400
+_TIER_KEYS = ("name", "url", "scope", "node", "ingest")
+_RULE_KEYS = ("run", "expect")
+_EXPECT_KEYS = ("glob", "count", "marker", "step")
+_SETTINGS_KEYS = (
+    "tiers",
+    "runs",
+    "verify_max_age",
+    "clock_margin",
+    "save_window",
+    "settle",
+    "digest_threads",
+    "step_over_limit",
+)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+MAX_SHARDS = 1_000_000  # forms, version 1: cap of a manifest
+
+
+def parse_settings(text: str, *, home: str, path: str) -> Settings:
+    """Settings out of the file's text; ``path`` is only for messages.
+
+    Raises:
+        ConfigError: anything wrong, with file and line.
+    """
+    root = compose(text, path)
+    if root is None:
+        return Settings(home=home)
+    entries = root.table(_SETTINGS_KEYS)
+    default = Settings(home=home)
+    tiers = entries["tiers"].items() if "tiers" in entries else ()
+    rules = entries["runs"].items() if "runs" in entries else ()
+    return Settings(
+        home=home,
+        tiers=_tiers(tiers),
+        rules=_rules(rules),
+        verify_max_age_s=_duration(entries, "verify_max_age", default.verify_max_age_s, lowest_s=1),
+        clock_margin_s=_duration(entries, "clock_margin", default.clock_margin_s),
+        save_window_s=_duration(entries, "save_window", default.save_window_s),
+        settle_s=_duration(entries, "settle", default.settle_s),
+        digest_threads=_whole(entries, "digest_threads", default.digest_threads, 1, 1024),
+        step_over_limit=_whole(entries, "step_over_limit", default.step_over_limit, 0, 1000),
+    )
+
+
+def _duration(entries: dict[str, Item], name: str, default: float, *, lowest_s: int = 0) -> float:
+    item = entries.get(name)
+    return default if item is None else item.duration_s(lowest_s, 3650 * _DAY_S)
+
+
+def _whole(entries: dict[str, Item], name: str, default: int, lowest: int, highest: int) -> int:
+    item = entries.get(name)
+    return default if item is None else item.whole(lowest, highest)
+
+
+def _tiers(items: tuple[Item, ...]) -> tuple[TierSettings, ...]:
+    tiers: list[TierSettings] = []
+    for item in items:
+        tier = _tier(item)
+        for other in tiers:
+            _check_pair(item, tier, other)
+        tiers.append(tier)
+    return tuple(tiers)
+
+
+def _tier(item: Item) -> TierSettings:
+    entries = item.table(_TIER_KEYS, required=("name", "url"))
+    scope = Scope.SHARED
+    if "scope" in entries:
+        scope = Scope(entries["scope"].one_of([each.value for each in Scope]))
+    node = _matching(entries["node"], _NODE) if "node" in entries else None
+    if scope is Scope.NODE and node is None:
+        raise item.wrong('"scope: node" needs "node": the name of the node whose disk it is')
+    if scope is Scope.SHARED and node is not None:
+        raise entries["node"].wrong('"node" goes only with "scope: node"')
+    return TierSettings(
+        name=_matching(entries["name"], _NAME),
+        root=root_of(entries["url"]),
+        scope=scope,
+        node=node,
+        ingest=entries["ingest"].flag() if "ingest" in entries else False,
+    )
+
+
+def _check_pair(item: Item, tier: TierSettings, other: TierSettings) -> None:
+    """Two tiers may share a name or a root only where no single node sees both."""
+    if tier.name == other.name and tier.scope is not other.scope:
+        raise item.wrong(f'tier "{tier.name}" is declared both shared and for a node')
+    if tier.node is not None and other.node is not None and tier.node != other.node:
+        return
+    if tier.name == other.name:
+        where = f' for node "{tier.node}"' if tier.node else ""
+        raise item.wrong(f'tier "{tier.name}" is declared twice{where}')
+    if stands_in(tier.root, other.root) or stands_in(other.root, tier.root):
+        raise item.wrong(
+            f'the root of tier "{tier.name}" ({tier.root}) is the same as, inside or around that '
+            f'of "{other.name}" ({other.root})',
+            hint="a file belongs to one tier: give each a root of its own",
+        )
+
+
+def _rules(items: tuple[Item, ...]) -> tuple[RunRule, ...]:
+    rules: dict[str, RunRule] = {}
+    for item in items:
+        entries = item.table(_RULE_KEYS, required=_RULE_KEYS)
+        run = entries["run"].text()
+        if run in rules:
+            raise item.wrong(f'there are two rules for "{run}"; the second would never apply')
+        rules[run] = RunRule(run=run, expect=_expect(entries["expect"]))
+    return tuple(rules.values())
+
+
+def _expect(item: Item) -> Expect:
+    entries = item.table(_EXPECT_KEYS, required=("glob",))
+    if "count" not in entries and "marker" not in entries:
+        raise item.wrong(
+            'a rule needs "count" or "marker": a glob alone cannot tell a half-written checkpoint'
+        )
+    return Expect(
+        glob=_glob(entries["glob"]),
+        count=entries["count"].whole(1, MAX_SHARDS) if "count" in entries else None,
+        marker=_marker(entries["marker"]) if "marker" in entries else None,
+        step=_step_pattern(entries["step"]) if "step" in entries else None,
+    )
+
+
+def _glob(item: Item) -> str:
+    glob = item.text()
+    parts = glob.split("/")
+    if any(part in {"", ".", ".."} for part in parts):
+        raise item.wrong('"glob" must be a path below the run root, without "", "." or ".." parts')
+    return glob
+
+
+def _marker(item: Item) -> str:
+    marker = item.text()
+    if "/" in marker or marker in {".", ".."}:
+        raise item.wrong('"marker" must be a file name, not a path')
+    return marker
+
+
+def _step_pattern(item: Item) -> str:
+    pattern = item.text()
+    try:
+        groups = re.compile(pattern).groups
+    except (re.error, RecursionError, OverflowError) as error:
+        raise item.wrong(f'"step" is not a regular expression: {error}') from error
+    if not groups:
+        raise item.wrong('"step" needs a group around the number, such as step_(\\d+)')
+    return pattern
+
+
+def _matching(item: Item, pattern: re.Pattern[str]) -> str:
+    text = item.text()
+    if not pattern.fullmatch(text):
+        raise item.wrong(
+            f'"{item.name}" may hold letters, digits, ".", "_" and "-" only, '
+            "and begins with a letter or digit"
+        )
+    return text

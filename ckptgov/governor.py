@@ -1,0 +1,326 @@
+"""Composition: wires configuration to storage, catalog and operations behind the verbs.
+
+Nothing is decided here. A directory is answered from looks alone, with no configuration and no
+catalog; a run's name goes through the catalog to its places. Heavy rooms are imported where they
+are first needed: a launcher's question must not pay for SQL.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from ckptgov.errors import CkptgovError, NoneRestorable, UnknownRun
+from ckptgov.model.answers import (
+    LatestAnswer,
+    RunListing,
+    ScanAnswer,
+    SealedCheckpoint,
+    VerifyAnswer,
+)
+from ckptgov.model.checkpoint import Evidence, Manifest, VerifyLevel
+from ckptgov.model.clock import Clock, SystemClock
+from ckptgov.model.facts import Choice, Query
+from ckptgov.model.journal import Record, RestoreOutcome
+from ckptgov.model.settings import Settings
+from ckptgov.work import ask
+from ckptgov.work.author import Author
+from ckptgov.work.locate import Location, locate, normal_path
+from ckptgov.work.look import RunLook, look_settings, share_journal
+from ckptgov.work.seal import SealSettings
+from ckptgov.work.tier import Place
+
+if TYPE_CHECKING:
+    from ckptgov.ops.context import Context
+
+Talk = Callable[[str], None]
+
+
+def _silent(text: str) -> None:
+    del text
+
+
+@contextmanager
+def open_governor(
+    *,
+    environ: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
+    talk: Talk = _silent,
+    progress: Callable[[int], None] | None = None,
+) -> Iterator[Governor]:
+    """The governor of this process; everything it opened is closed at the end."""
+    with ExitStack() as stack:
+        yield Governor(
+            environ=dict(os.environ) if environ is None else environ,
+            clock=clock or SystemClock(),
+            talk=talk,
+            progress=progress,
+            stack=stack,
+        )
+
+
+class Governor:
+    """Launcher verbs from looks alone; the others through ``context`` (catalog and settings)."""
+
+    def __init__(
+        self,
+        *,
+        environ: Mapping[str, str],
+        clock: Clock,
+        talk: Talk,
+        progress: Callable[[int], None] | None,
+        stack: ExitStack,
+    ) -> None:
+        self._progress = progress
+        self._environ = environ
+        self._clock = clock
+        self._talk = talk
+        self._stack = stack
+        self._context: Context | None = None
+
+    @property
+    def context(self) -> Context:
+        """Settings and catalog of this home, opened when first needed."""
+        if self._context is None:
+            from ckptgov.config.home import home_dir
+            from ckptgov.config.load import load_settings
+            from ckptgov.ops.context import Context
+
+            settings = load_settings(home_dir(self._environ))
+            self._context = Context(
+                settings=settings,
+                author=self.author,
+                talk=self._talk,
+                progress=self._progress,
+                stack=self._stack,
+            )
+        return self._context
+
+    @property
+    def author(self) -> Author:
+        """Who writes the records of this process."""
+        return Author(clock=self._clock, by=f"uid:{os.getuid()}@{os.uname().nodename}")
+
+    def latest(
+        self,
+        target: str,
+        query: Query,
+        *,
+        restart_id: str | None = None,
+        node: str | None = None,
+        place: str | None = None,
+        everything: bool = False,
+    ) -> LatestAnswer:
+        """The newest checkpoint of a run or directory that may be handed out."""
+        try:
+            asked = self.asked(target, node=node, place=place, sealed_only=True)
+        except CkptgovError as error:
+            empty = Choice(chosen=None, verdicts=())
+            return LatestAnswer(run=None, choice=empty, chosen=None, error=error)
+        if asked.run is not None and asked.sealed_only:
+            query = replace(query, min_evidence=Evidence.DIGEST)
+        restart = self._restart(asked, restart_id) if restart_id is not None else None
+        told = ask.latest(asked, query, restart=restart, everything=everything)
+        if everything and (told.choice.verdicts or told.chosen is not None):
+            told = ask.with_pointer_notes(asked, told)
+        return told
+
+    def asked(
+        self,
+        target: str,
+        *,
+        node: str | None = None,
+        place: str | None = None,
+        sealed_only: bool = False,
+    ) -> ask.Asked:
+        """The run or directory a person named, ready to be looked at."""
+        if is_run_name(target) and self._has_catalog():
+            by_name = self.context.asked(target, node=node, place=place, sealed_only=sealed_only)
+            if by_name is not None:
+                return by_name
+        if is_run_name(target) and not os.path.lexists(target):
+            raise UnknownRun(
+                f"no run {target!r} is registered, and no such directory is here",
+                hint="'ckptgov run list' shows the runs; 'ckptgov scan DIR' registers one",
+            )
+        return self._asked_at(locate(normal_path(target)), node=node)
+
+    def _asked_at(self, location: Location, *, node: str | None) -> ask.Asked:
+        self._stack.callback(location.place.storage.close)
+        look = self.look(location.place, location.one_run_root())
+        return ask.Asked(
+            run=look.identity.name if look.identity is not None else None,
+            looks=(look,),
+            only_name=location.only_name,
+            node=node,
+        )
+
+    def look(self, place: Place, run_root: str) -> RunLook:
+        """A look at a run root that ends with this governor."""
+        return self._stack.enter_context(
+            RunLook(
+                place,
+                run_root,
+                look_settings(place, self._clock, clock_margin_s=Settings(home="").clock_margin_s),
+            )
+        )
+
+    def listing(self, target: str, query: Query, *, node: str | None = None) -> RunListing:
+        """Every checkpoint of a run or directory with its verdict and reasons."""
+        asked = self.asked(target, node=node)
+        if is_run_name(target) and self._context is not None and asked.run == target:
+            query = replace(query, min_evidence=Evidence.DIGEST)
+        return ask.listing(asked, query)
+
+    def verify(self, target: str, *, level: VerifyLevel, dry_run: bool = False) -> VerifyAnswer:
+        """Compare a run, a directory or one checkpoint again; what is found is written down."""
+        from ckptgov.ops.verify import verify
+
+        return verify(self.context, self.asked(target), level=level, dry_run=dry_run)
+
+    def manifest(self, target: str, *, step: int | None = None) -> Manifest:
+        """The manifest of one sealed checkpoint: named by its path, or the newest of a run.
+
+        Raises:
+            NoneRestorable: it is not sealed.
+        """
+        asked = self.asked(target)
+        share_journal(asked.looks)
+        found: list[Manifest] = []
+        for look in asked.looks:
+            for stored in look.stored:
+                copy = look.sealed(stored)
+                if copy is None or look.is_gone(copy):
+                    continue
+                manifest = copy.manifest
+                if asked.only_name in (None, manifest.name) and step in (None, manifest.step):
+                    found.append(manifest)
+        if not found:
+            raise NoneRestorable(
+                f"{target}: no such checkpoint is sealed",
+                hint="seal it first: 'ckptgov scan' or 'ckptgov commit'",
+            )
+        return max(found, key=lambda one: one.step if one.step is not None else -1)
+
+    def scan(
+        self,
+        directories: Sequence[str],
+        *,
+        run: str | None = None,
+        node: str | None = None,
+        dry_run: bool = False,
+    ) -> ScanAnswer:
+        """Discover and seal; an unregistered directory becomes a tier."""
+        from ckptgov.ops.runs import check_run_name
+        from ckptgov.ops.scan import scan
+
+        if run is not None:
+            check_run_name(run)
+        return scan(self.context, directories, run=run, node=node, dry_run=dry_run)
+
+    def commit(
+        self,
+        path: str,
+        *,
+        run: str | None = None,
+        step: int | None = None,
+        node: str | None = None,
+        metrics: tuple[tuple[str, str], ...] = (),
+        dry_run: bool = False,
+    ) -> SealedCheckpoint:
+        """Seal one checkpoint that its writer declares complete."""
+        from ckptgov.ops.commit import commit
+
+        return commit(
+            self.context, path, run=run, step=step, node=node, metrics=metrics, dry_run=dry_run
+        )
+
+    def mark_bad(
+        self,
+        target: str,
+        *,
+        step: int | None,
+        from_step: int | None,
+        until_step: int | None,
+        reason: str,
+        undo: bool = False,
+        dry_run: bool = False,
+    ) -> Record:
+        """Say that a checkpoint or a range of steps must not be offered (or may be again)."""
+        from ckptgov.ops.history import mark_bad
+
+        asked = self.asked(target)
+        record = mark_bad(
+            asked,
+            self.author,
+            step=step,
+            from_step=from_step,
+            until_step=until_step,
+            reason=reason,
+            undo=undo,
+        )
+        return self._written(asked, record, dry_run=dry_run)
+
+    def rollback(
+        self, target: str, *, to_step: int, reason: str | None = None, dry_run: bool = False
+    ) -> Record:
+        """Open a new line at a step: nothing above it in older lines is offered any more."""
+        from ckptgov.ops.history import rollback
+
+        asked = self.asked(target)
+        record = rollback(asked, self.author, to_step=to_step, reason=reason)
+        return self._written(asked, record, dry_run=dry_run)
+
+    def report(
+        self,
+        target: str,
+        *,
+        restart_id: str,
+        outcome: RestoreOutcome,
+        epoch: int | None = None,
+        reason: str | None = None,
+        dry_run: bool = False,
+    ) -> Record:
+        """Tell what became of the start that a restart id was given."""
+        from ckptgov.ops.history import report
+
+        asked = self.asked(target)
+        record = report(
+            asked,
+            self.author,
+            restart_id=restart_id,
+            outcome=outcome,
+            epoch=epoch,
+            reason=reason,
+        )
+        return self._written(asked, record, dry_run=dry_run)
+
+    def _written(self, asked: ask.Asked, record: Record, *, dry_run: bool) -> Record:
+        from ckptgov.ops.history import append_everywhere, mirror
+
+        if dry_run:
+            return record
+        number = append_everywhere(asked, record, self._talk)
+        if self._has_catalog():
+            mirror(self.context.catalog, record.stamp.run_id, number, record)
+        return record
+
+    def _has_catalog(self) -> bool:
+        from ckptgov.config.home import home_dir
+
+        return os.path.lexists(os.path.join(home_dir(self._environ), "catalog.sqlite"))
+
+    def _restart(self, asked: ask.Asked, restart_id: str) -> ask.RestartRequest:
+        from ckptgov.work.decide import check_restart_id
+        from ckptgov.work.restart import request
+
+        check_restart_id(restart_id)
+        return request(asked, restart_id, author=self.author, settings=SealSettings())
+
+
+def is_run_name(target: str) -> bool:
+    """Whether a word can be a run's name rather than a path."""
+    return not target.startswith(("/", ".", "~")) and "://" not in target

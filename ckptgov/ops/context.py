@@ -1,0 +1,246 @@
+"""What every verb works with: settings, catalog, open places, the author of records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+from ckptgov.catalog.catalog import Catalog
+from ckptgov.catalog.facts import PlaceFacts, RunRootFacts, SightingFacts
+from ckptgov.errors import CouldNotLook
+from ckptgov.layouts.base import resume_args
+from ckptgov.model.checkpoint import Evidence, Expect
+from ckptgov.model.facts import CheckpointFacts, CopyFacts, Finding, Found, Note, Reason
+from ckptgov.model.settings import Scope, Settings, TierSettings
+from ckptgov.storage.mounts import filesystem_of
+from ckptgov.work.ask import Asked
+from ckptgov.work.author import Author
+from ckptgov.work.locate import open_place
+from ckptgov.work.look import RunLook, look_settings
+from ckptgov.work.seal import SealSettings
+from ckptgov.work.tier import Place, check_identity
+
+CATALOG_FILE = "catalog.sqlite"
+
+
+@dataclass(slots=True, kw_only=True)
+class Context:
+    """Everything is opened when first needed and closed with ``stack``."""
+
+    settings: Settings
+    author: Author
+    talk: Callable[[str], None]
+    stack: ExitStack
+    progress: Callable[[int], None] | None = None
+    _catalog: Catalog | None = field(default=None, init=False)
+    _places: dict[str, Place] = field(default_factory=dict, init=False)
+
+    @property
+    def catalog(self) -> Catalog:
+        """The catalog of this home; a new one where there is none."""
+        if self._catalog is None:
+            os.makedirs(self.settings.home, mode=0o700, exist_ok=True)
+            filesystem = filesystem_of(self.settings.home)
+            self._catalog = self.stack.enter_context(
+                Catalog.open(
+                    os.path.join(self.settings.home, CATALOG_FILE),
+                    fs_type=filesystem.type,
+                    is_network=filesystem.is_network,
+                    clock=self.author.clock,
+                )
+            )
+        return self._catalog
+
+    def seal_settings_at(self, place: Place) -> SealSettings:
+        """How bytes are read there; where several nodes stamp times, their clocks may differ."""
+        is_network = place.storage.filesystem().is_network
+        return SealSettings(
+            threads=self.settings.digest_threads,
+            drop_cache=False,
+            margin_ns=int(self.settings.clock_margin_s * 1e9) if is_network else 0,
+            progress=self.progress,
+        )
+
+    def place(self, tier: TierSettings) -> Place:
+        """A registered tier's root, opened and of the right identity.
+
+        Raises:
+            CouldNotLook: missing, unmounted, foreign or unreadable.
+        """
+        if tier.root not in self._places:
+            opened = open_place(tier.root, tier=tier.name, node=tier.node)
+            self.stack.callback(opened.storage.close)
+            known = self.catalog.place_by_root(tier.root, node=tier.node)
+            identity = check_identity(
+                opened.storage, tier, known_place=known.place if known is not None else None
+            )
+            if known is None:
+                self.catalog.put_place(
+                    PlaceFacts(
+                        place=identity.place,
+                        tier=tier.name,
+                        node=tier.node,
+                        root=tier.root,
+                        fs_type=identity.fs_type,
+                        source=identity.source,
+                        first_seen_at_ns=self.author.clock.now_ns(),
+                    )
+                )
+            self._places[tier.root] = opened
+        return self._places[tier.root]
+
+    def look(self, place: Place, run_root: str, *, partial: bool, run: str | None) -> RunLook:
+        """A look at one run root, judged by the rules of its run."""
+        judged = look_settings(
+            place, self.author.clock, clock_margin_s=self.settings.clock_margin_s
+        )
+        rules = tuple(self.rules_for(run or ""))
+        return self.stack.enter_context(
+            RunLook(place, run_root, replace(judged, rules=rules), partial=partial)
+        )
+
+    def rules_for(self, run: str) -> Iterable[Expect]:
+        """The declared rules whose pattern matches a run's name."""
+        for rule in self.settings.rules:
+            if fnmatchcase(run, rule.run):
+                yield rule.expect
+
+    def tier_of(self, root: str, node: str | None) -> TierSettings | None:
+        """The configured tier at a root."""
+        return next(
+            (one for one in self.settings.tiers if (one.root, one.node) == (root, node)), None
+        )
+
+    def asked(
+        self,
+        name: str,
+        *,
+        node: str | None = None,
+        place: str | None = None,
+        sealed_only: bool = True,
+    ) -> Asked | None:
+        """A registered run as it can be looked at from here; None when no run has this name.
+
+        Raises:
+            CouldNotLook: none of its places answers, or the one that holds its journal does not.
+        """
+        run = self.catalog.run_by_name(name)
+        if run is None:
+            return None
+        run_id = run.identity.run_id
+        places = {one.place: one for one in self.catalog.places()}
+        if place is not None and place in places:
+            node = places[place].node
+        looks: list[RunLook] = []
+        unreachable: list[Note] = []
+        roots = sorted(
+            self.catalog.roots_of(run_id), key=lambda root: _order(places[root.place], node)
+        )
+        for root in roots:
+            self._look_at(root, places[root.place], name, looks, unreachable)
+        self._require_home(name, roots, looks, places, unreachable)
+        return Asked(
+            run=name,
+            looks=tuple(looks),
+            unreachable=tuple(unreachable),
+            more=tuple(self._last_sighted(run_id, places)) if sealed_only else (),
+            node=node,
+            sealed_only=sealed_only,
+            step_over_limit=self.settings.step_over_limit,
+        )
+
+    def _look_at(
+        self,
+        root: RunRootFacts,
+        place: PlaceFacts,
+        run: str,
+        looks: list[RunLook],
+        unreachable: list[Note],
+    ) -> None:
+        tier = self.tier_of(place.root, place.node)
+        if tier is None:
+            unreachable.append(
+                Note("unreachable", place.root, f"tier {place.tier} is not configured any more")
+            )
+            return
+        try:
+            opened = self.place(tier)
+            is_partial = tier.scope is Scope.NODE
+            looks.append(self.look(opened, root.path, partial=is_partial, run=run))
+        except CouldNotLook as error:
+            if error.kind == "malformed":
+                raise
+            unreachable.append(Note("unreachable", place.root, error.message))
+
+    def _require_home(
+        self,
+        name: str,
+        roots: list[RunRootFacts],
+        looks: list[RunLook],
+        places: dict[str, PlaceFacts],
+        unreachable: list[Note],
+    ) -> None:
+        """Without the journal's home nobody can tell what must not be offered."""
+        shared = [root for root in roots if places[root.place].node is None]
+        if looks and (not shared or looks[0].place.uuid == shared[0].place):
+            return
+        why = unreachable[0].text if unreachable else "it has no place"
+        raise CouldNotLook(f"run {name}: {why}", hint="'ckptgov doctor' looks at every tier")
+
+    def _last_sighted(
+        self, run_id: str, places: dict[str, PlaceFacts]
+    ) -> Iterable[CheckpointFacts]:
+        """Unsealed checkpoints as the last scan saw them: they give reasons, never an answer."""
+        for one in self.catalog.sightings(run_id):
+            yield _facts_of_sighting(one, places[one.place])
+
+
+def _order(place: PlaceFacts, node: str | None) -> tuple[int, int, int]:
+    """Shared places first (the first of them is the journal's home), then the asking node's."""
+    shared = 0 if place.node is None else 1
+    own = 0 if place.node == node else 1
+    return (shared, own, place.first_seen_at_ns)
+
+
+def _facts_of_sighting(one: SightingFacts, place: PlaceFacts) -> CheckpointFacts:
+    findings = one.findings or (
+        Finding(Reason.UNVERIFIED, one.name, "not sealed yet: the next scan will"),
+    )
+    found = Found(
+        name=one.name,
+        layout=one.layout,
+        step=one.step,
+        step_kind=one.step_kind,
+        variant=one.variant,
+    )
+    return CheckpointFacts(
+        name=one.name,
+        layout=one.layout,
+        step=one.step,
+        step_kind=one.step_kind,
+        content_id=None,
+        purposes=(),
+        world_size=None,
+        reshardable=None,
+        bytes=one.bytes,
+        line=1,
+        evidence=Evidence.NONE,
+        findings=findings,
+        notes=one.notes,
+        copies=(
+            CopyFacts(
+                place=one.place,
+                tier=place.tier,
+                node=place.node,
+                root=place.root,
+                shards=(),
+                evidence=Evidence.NONE,
+            ),
+        ),
+        resume=resume_args(found, step=one.step, tag=one.name.rpartition("/")[2]),
+        newest_mtime_ns=one.newest_mtime_ns,
+        variant=one.variant,
+    )

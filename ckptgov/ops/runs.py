@@ -1,0 +1,116 @@
+"""Runs: create and list."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from ckptgov.errors import UsageError
+from ckptgov.model.checkpoint import Expect, RunIdentity
+from ckptgov.model.settings import Scope
+from ckptgov.ops.context import Context
+from ckptgov.ops.record import record_run
+from ckptgov.ops.tiers import register, tier_for
+from ckptgov.work.locate import normal_path
+from ckptgov.work.runstore import writable_store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedRun:
+    """A registered run and where it lies."""
+
+    name: str
+    run_id: str
+    roots: tuple[str, ...]
+    checkpoints: int
+    bytes: int
+
+
+def create_run(
+    context: Context,
+    name: str,
+    *,
+    root: str | None,
+    expect: Expect | None,
+    dry_run: bool = False,
+) -> ListedRun:
+    """Register a run before its first checkpoint: its run root is made if it is absent.
+
+    ``root`` defaults to the run's name below the first shared tier.
+
+    Raises:
+        UsageError: the name is taken, or there is no place for it.
+    """
+    check_run_name(name)
+    if context.catalog.run_by_name(name) is not None:
+        raise UsageError(f"run {name!r} exists already", hint="'ckptgov run list' shows it")
+    path = _root_for(context, name, root)
+    identity = RunIdentity(run_id=context.author.new_id(), name=name, expect=expect)
+    if dry_run:
+        return ListedRun(name=name, run_id="", roots=(path,), checkpoints=0, bytes=0)
+    os.makedirs(path, exist_ok=True)
+    known = tier_for(context, os.path.realpath(path))
+    if known is None:
+        register(context, os.path.realpath(path), node=None)
+        known = tier_for(context, os.path.realpath(path))
+        assert known is not None
+    tier, below = known
+    look = context.look(context.place(tier), below, partial=tier.scope is Scope.NODE, run=name)
+    look.store, standing = writable_store(look.store, identity)
+    if standing.run_id != identity.run_id:
+        raise UsageError(f"{path} belongs to run {standing.name!r} already")
+    record_run(context.catalog, look, standing, context.author.clock.now_ns())
+    return ListedRun(name=name, run_id=standing.run_id, roots=(path,), checkpoints=0, bytes=0)
+
+
+def check_run_name(name: str) -> str:
+    """``name`` or ``team/name``; printable, no path tricks.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    parts = name.split("/")
+    if (
+        len(parts) > 2
+        or not name.isprintable()
+        or any(part in ("", ".", "..") or part != part.strip() for part in parts)
+        or len(name.encode()) > 200
+        or name.startswith(("~", "-"))
+    ):
+        raise UsageError(f"run name {name!r}: write 'name' or 'team/name'")
+    return name
+
+
+def _root_for(context: Context, name: str, root: str | None) -> str:
+    if root is not None:
+        return normal_path(root)
+    shared = [one for one in context.settings.tiers if one.scope is Scope.SHARED]
+    if not shared:
+        raise UsageError(
+            "no shared tier is configured",
+            hint="say where the run lies: --root DIR, or add a tier first",
+        )
+    return os.path.join(shared[0].root, name)
+
+
+def list_runs(context: Context) -> tuple[ListedRun, ...]:
+    """Every registered run, by name."""
+    places = {one.place: one for one in context.catalog.places()}
+    listed = []
+    for run in context.catalog.runs():
+        run_id = run.identity.run_id
+        sealed = context.catalog.checkpoints(run_id)
+        roots = tuple(
+            os.path.join(places[root.place].root, root.path).rstrip("/")
+            for root in context.catalog.roots_of(run_id)
+        )
+        listed.append(
+            ListedRun(
+                name=run.identity.name,
+                run_id=run_id,
+                roots=roots,
+                checkpoints=len(sealed),
+                bytes=sum(one.bytes for one in sealed),
+            )
+        )
+    return tuple(listed)

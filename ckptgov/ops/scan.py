@@ -1,0 +1,346 @@
+"""Scan: discover run roots, seal what is whole, record what is not; newest of each run first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ckptgov.errors import Ambiguous, CkptgovError, CouldNotLook, PartlyDone, UsageError
+from ckptgov.layouts.survey import find_run_roots
+from ckptgov.model.answers import ScanAnswer, ScannedRun, SealedCheckpoint
+from ckptgov.model.checkpoint import Evidence, RunIdentity
+from ckptgov.model.facts import Depth, Note, Query, Sighting
+from ckptgov.model.settings import Scope, TierSettings
+from ckptgov.ops.context import Context
+from ckptgov.ops.record import record_look, record_run
+from ckptgov.ops.tiers import register, tier_for
+from ckptgov.work.ask import Asked, listing
+from ckptgov.work.halves import halves_of, seal_halves
+from ckptgov.work.locate import locate, normal_path
+from ckptgov.work.look import RunLook, share_journal
+from ckptgov.work.restart import default_name
+from ckptgov.work.scan import ScanProgress, SealedNow, pending_bytes, prepare, scan_steps
+from ckptgov.work.tier import Place
+
+
+@dataclass(slots=True, kw_only=True)
+class RunAtPlace:
+    """One run root under scan."""
+
+    tier: TierSettings
+    look: RunLook
+    progress: ScanProgress
+    steps: Iterator[SealedNow]
+
+
+def scan(
+    context: Context,
+    directories: Sequence[str],
+    *,
+    run: str | None = None,
+    node: str | None = None,
+    dry_run: bool = False,
+) -> ScanAnswer:
+    """Scan directories, or every tier declared ``ingest``.
+
+    Raises:
+        UsageError: nothing to scan, or ``run`` is given for several run roots.
+        CouldNotLook: a root could not be looked at; nothing is known of it.
+    """
+    roots = _run_roots(context, directories, node=node)
+    if run is not None and len({below for _, below in roots}) > 1:
+        raise Ambiguous(
+            f"{len(roots)} run roots lie there, and --run names one: "
+            + ", ".join(below or "." for _, below in roots[:10]),
+            hint="scan them one at a time",
+        )
+    started: list[RunAtPlace] = []
+    refused: list[CkptgovError] = []
+    for tier, below in roots:
+        try:
+            started.append(_start(context, tier, below, run=run, dry_run=dry_run))
+        except CkptgovError as error:
+            refused.append(error)
+    if not dry_run:
+        _seal_newest_first(context, started)
+        _join_halves(context, started)
+    runs = tuple(_finish(context, group, dry_run=dry_run) for group in _by_run(started))
+    return ScanAnswer(runs=runs, error=_error_of(runs, refused))
+
+
+def _run_roots(
+    context: Context, directories: Sequence[str], *, node: str | None
+) -> list[tuple[TierSettings, str]]:
+    if not directories:
+        tiers = [one for one in context.settings.tiers if one.ingest]
+        if node is not None:
+            tiers = [one for one in tiers if one.node in (None, node)]
+        if not tiers:
+            raise UsageError(
+                "there is nothing to scan: no tier is declared ingest",
+                hint="name a directory, or 'ckptgov tier add NAME DIR --ingest'",
+            )
+        return [
+            (tier, below)
+            for tier in tiers
+            for below in find_run_roots(context.place(tier).storage, "")
+        ]
+    found: dict[tuple[str, str], tuple[TierSettings, str]] = {}
+    for directory in directories:
+        for tier, below in _roots_below(context, directory, node=node):
+            found[(tier.root, below)] = (tier, below)
+    return list(found.values())
+
+
+def _roots_below(
+    context: Context, directory: str, *, node: str | None
+) -> list[tuple[TierSettings, str]]:
+    location = locate(normal_path(directory))
+    location.place.storage.close()
+    real = os.path.realpath(os.path.join(location.place.root, location.below))
+    known = tier_for(context, real)
+    if known is None:
+        register(context, os.path.realpath(location.place.root), node=node)
+        known = tier_for(context, real)
+        assert known is not None
+    tier, below = known
+    place = context.place(tier)
+    if location.only_name is not None:
+        return [(tier, _relative(place, location.place.root, location.run_roots[0]))]
+    roots = find_run_roots(place.storage, below)
+    return [(tier, root) for root in roots]
+
+
+def _relative(place: Place, root: str, run_root: str) -> str:
+    path = os.path.realpath(os.path.join(root, run_root))
+    below = os.path.relpath(path, os.path.realpath(place.root))
+    return "" if below == "." else below
+
+
+def _start(
+    context: Context, tier: TierSettings, below: str, *, run: str | None, dry_run: bool
+) -> RunAtPlace:
+    place = context.place(tier)
+    is_partial = tier.scope is Scope.NODE
+    look = context.look(place, below, partial=is_partial, run=run or default_name_at(place, below))
+    identity = _identity(context, tier, look, run)
+    progress = ScanProgress(identity=identity)
+    if not dry_run:
+        progress = prepare(look, identity)
+        look.identity = progress.identity
+        record_run(context.catalog, look, progress.identity, context.author.clock.now_ns())
+    settings = context.seal_settings_at(place)
+    steps = scan_steps(look, progress, author=context.author, settings=settings)
+    return RunAtPlace(tier=tier, look=look, progress=progress, steps=steps)
+
+
+def default_name_at(place: Place, below: str) -> str:
+    """The base name of a run root."""
+    return (below or place.root.rstrip("/")).rpartition("/")[2]
+
+
+def _identity(context: Context, tier: TierSettings, look: RunLook, run: str | None) -> RunIdentity:
+    """The identity in the run root, of the same run on another node's disk, or a new one.
+
+    Raises:
+        UsageError: the name is taken by another run, or the run has another name.
+    """
+    catalog = context.catalog
+    if look.identity is not None:
+        if run is not None and run != look.identity.name:
+            raise UsageError(
+                f"{_where(look)} is run {look.identity.name!r}, not {run!r}",
+                hint="a run keeps its name; leave --run out",
+            )
+        holder = catalog.run_by_name(look.identity.name)
+        if holder is not None and holder.identity.run_id != look.identity.run_id:
+            raise _taken(look, look.identity.name)
+        return look.identity
+    sibling = _sibling(context, tier, look)
+    if sibling is not None and run in (None, sibling.name):
+        return sibling
+    name = run or default_name(look)
+    holder = catalog.run_by_name(name)
+    if holder is not None:
+        if run is None:
+            raise _taken(look, name)
+        return holder.identity
+    return RunIdentity(run_id=context.author.new_id(), name=name)
+
+
+def _taken(look: RunLook, name: str) -> UsageError:
+    return UsageError(
+        f"{_where(look)}: the name {name!r} is taken by another run",
+        hint=f"--run OTHER gives it a name of its own; --run {name} makes it a place of that run",
+    )
+
+
+def _where(look: RunLook) -> str:
+    return f"{look.place.root}/{look.run_root}".rstrip("/")
+
+
+def _sibling(context: Context, tier: TierSettings, look: RunLook) -> RunIdentity | None:
+    """The run of the same path on another node's disk of this tier: halves are one run."""
+    if tier.scope is not Scope.NODE:
+        return None
+    for place in context.catalog.places():
+        if place.tier == tier.name and place.place != look.place.uuid:
+            run = context.catalog.run_at(place.place, look.run_root)
+            if run is not None:
+                return run.identity
+    return None
+
+
+def _seal_newest_first(context: Context, started: Sequence[RunAtPlace]) -> None:
+    """One checkpoint of every run, then an estimate, then the rest."""
+    clock = context.author.clock
+    begun = clock.monotonic()
+    for one in started:
+        next(one.steps, None)
+    done = sum(sealed.bytes for one in started for sealed in one.progress.sealed)
+    took = clock.monotonic() - begun
+    rest = sum(pending_bytes(one.look) for one in started) - done
+    if done and rest > 0 and took > 1.0:
+        context.talk(
+            f"the newest checkpoint of each run is sealed; the rest ({rest / 2**30:.1f} GiB) "
+            f"takes about {rest / done * took / 60:.0f} min at this rate"
+        )
+    for one in started:
+        for _sealed in one.steps:
+            pass
+
+
+def _join_halves(context: Context, started: Sequence[RunAtPlace]) -> None:
+    for group in _by_run(started):
+        looks = [one.look for one in group if one.tier.scope is Scope.NODE]
+        if len(looks) < 2:
+            continue
+        share_journal(looks)
+        for name, halves in sorted(halves_of(looks).items()):
+            if len(halves) < 2:
+                continue
+            outcome = seal_halves(
+                name,
+                halves,
+                identity=group[0].progress.identity,
+                author=context.author,
+                settings=context.seal_settings_at(halves[0].look.place),
+                window_ns=int(context.settings.save_window_s * 1e9),
+            )
+            if outcome.manifest is not None:
+                group[0].progress.sealed.append(
+                    SealedNow(manifest=outcome.manifest, bytes=outcome.manifest.bytes, is_new=True)
+                )
+            group[0].progress.doubts += outcome.findings
+
+
+def _by_run(started: Sequence[RunAtPlace]) -> list[list[RunAtPlace]]:
+    groups: dict[str, list[RunAtPlace]] = {}
+    for one in started:
+        groups.setdefault(one.progress.identity.run_id, []).append(one)
+    return list(groups.values())
+
+
+def _finish(context: Context, group: Sequence[RunAtPlace], *, dry_run: bool) -> ScannedRun:
+    """Look again, record what is there, and say how the run stands."""
+    name = group[0].progress.identity.name
+    looks = tuple(
+        context.look(one.look.place, one.look.run_root, partial=one.look.partial, run=name)
+        for one in group
+    )
+    share_journal(looks)
+    if not dry_run:
+        for one, look in zip(group, looks, strict=True):
+            record_look(
+                context.catalog,
+                look,
+                one.progress.identity.run_id,
+                at_ns=context.author.clock.now_ns(),
+                sightings=_sightings(look, one.progress),
+            )
+    asked = Asked(run=name, looks=looks)
+    sealed = [one for each in group for one in each.progress.sealed]
+    told = listing(asked, Query(min_evidence=Evidence.DIGEST))
+    doubts = [
+        Note("halves", finding.path, finding.evidence)
+        for each in group
+        for finding in each.progress.doubts
+    ]
+    return ScannedRun(
+        listing=replace(told, notes=(*told.notes, *doubts)),
+        sealed=tuple(_sealed(one) for one in sealed),
+        failures=tuple((one.name, one.error) for each in group for one in each.progress.failures),
+        lost=tuple(name for each in group for name in each.progress.lost),
+    )
+
+
+def _sightings(look: RunLook, progress: ScanProgress) -> list[Sighting]:
+    seen = {(one.name, one.found.variant): one for one in progress.sightings}
+    return [
+        seen.get((found.name, found.variant)) or look.sighting(found, Depth.STRUCTURE)
+        for found in look.unsealed()
+    ]
+
+
+def _sealed(one: SealedNow) -> SealedCheckpoint:
+    return SealedCheckpoint(
+        name=one.manifest.name,
+        step=one.manifest.step,
+        step_kind=one.manifest.step_kind,
+        content_id=one.manifest.content_id,
+        bytes=one.manifest.bytes,
+        shards=len(one.manifest.shards),
+        is_new=one.is_new,
+    )
+
+
+def _error_of(runs: Sequence[ScannedRun], refused: Sequence[CkptgovError]) -> CkptgovError | None:
+    failures = [(name, error) for one in runs for name, error in one.failures]
+    if refused and not runs:
+        return refused[0]
+    if refused and all(isinstance(one, UsageError) for one in refused) and not failures:
+        return refused[0]
+    if not refused and not failures:
+        return None
+    first = refused[0].message if refused else f"{failures[0][0]}: {failures[0][1].message}"
+    return PartlyDone(
+        f"{len(refused) + len(failures)} could not be scanned or sealed, the others are done; "
+        f"first: {first}"
+    )
+
+
+def open_run(
+    context: Context, path: str, *, run: str | None, node: str | None
+) -> tuple[TierSettings, RunLook, str, RunIdentity]:
+    """The tier, look, name and identity for one checkpoint named by its path.
+
+    Raises:
+        UsageError: the path is a tier's root or a run root, not a checkpoint beneath one.
+    """
+    absolute = os.path.realpath(normal_path(path))
+    if not os.path.lexists(absolute):
+        raise CouldNotLook(f"{path}: is not there")
+    location = locate(absolute)
+    location.place.storage.close()
+    if location.only_name is not None:
+        run_root = os.path.join(location.place.root, location.run_roots[0])
+        name = location.only_name
+    else:
+        run_root, name = os.path.split(absolute)
+    run_root = os.path.realpath(run_root)
+    known = tier_for(context, run_root)
+    if known is None:
+        register(context, run_root, node=node)
+        known = tier_for(context, run_root)
+    if known is None or not name:
+        raise UsageError(f"{path}: is not a checkpoint below a run root")
+    tier, below = known
+    place = context.place(tier)
+    look = context.look(
+        place,
+        below,
+        partial=tier.scope is Scope.NODE,
+        run=run or default_name_at(place, below),
+    )
+    return tier, look, name, _identity(context, tier, look, run)

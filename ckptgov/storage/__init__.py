@@ -1,0 +1,10 @@
+"""Bytes at keys: one contract (:class:`~ckptgov.storage.contract.Storage`), several backends.
+
+Promises: what is published is whole and durable or not there at all, a taken key is never
+overwritten, a listing is complete or raises, and nothing is read, written, removed or counted
+through a symlink that leads out of the root, whoever swaps directories meanwhile.
+
+Must not know: checkpoints, manifests, the catalog, policies, pacing. What the bytes mean and when
+they may go is decided above. Import from the submodules: ``contract``, ``posix``, ``memory``,
+``mounts``.
+"""

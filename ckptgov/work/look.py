@@ -1,0 +1,473 @@
+"""Look: one run root at one place -> facts, without a catalog.
+
+A look reads the journal whole (it binds), lists manifests and receipts, surveys the layouts, and
+then proves candidates newest first, only as far as the answer needs. It writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import TracebackType
+from typing import Self
+
+from ckptgov.errors import Malformed
+from ckptgov.layouts import registry
+from ckptgov.layouts.base import Tree, resume_args
+from ckptgov.layouts.fit import reshardable_of
+from ckptgov.layouts.survey import survey
+from ckptgov.layouts.tree import LookSettings
+from ckptgov.manifest.names import file_name_of
+from ckptgov.model.checkpoint import Evidence, Manifest, StepKind
+from ckptgov.model.clock import Clock
+from ckptgov.model.facts import (
+    CheckpointFacts,
+    Choice,
+    CopyFacts,
+    Depth,
+    Finding,
+    Found,
+    Note,
+    Query,
+    Reason,
+    Sighting,
+    Survey,
+)
+from ckptgov.model.journal import Lost, NumberedRecord, Sealed
+from ckptgov.planning.choose import STEP_OVER_LIMIT, RunFacts, choose
+from ckptgov.planning.lines import Lines, ordered, read_lines
+from ckptgov.planning.merge import join_places
+from ckptgov.work.copyproof import CopyProof, prove_copy
+from ckptgov.work.runstore import RunStore, StoredManifest, store_at
+from ckptgov.work.tier import Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedCopy:
+    """A manifest that decodes, and what its bytes at this place are worth now."""
+
+    stored: StoredManifest
+    manifest: Manifest
+    proof: CopyProof
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Something that may be the answer. ``known_step`` is None until it was proven."""
+
+    key: str
+    known_step: int | None
+    prove: Callable[[], CheckpointFacts | None]
+
+
+class RunLook:
+    """One look at one run root. Use with ``with``: it may hold a child process.
+
+    Raises on construction what the journal raises: a run whose binding records cannot be read has
+    no answer.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        run_root: str,
+        settings: LookSettings,
+        *,
+        partial: bool = False,
+    ) -> None:
+        self.place = place
+        self.run_root = run_root
+        self.settings = settings
+        self.partial = partial
+        self.store: RunStore = store_at(place.storage, run_root)
+        self.identity = self.store.identity()
+        read = self.store.journal()
+        self.use_records(read.records)
+        self._notes: list[Note] = list(read.notes)
+        rules = settings.rules
+        if not rules and self.identity is not None and self.identity.expect is not None:
+            rules = (self.identity.expect,)
+            settings = replace(settings, rules=rules)
+        self.tree = Tree(place.storage, run_root, settings)
+        self._sealed: dict[str, SealedCopy | None] = {}
+        self._sightings: dict[tuple[str, str, Depth], Sighting] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.tree.close()
+
+    @cached_property
+    def stored(self) -> tuple[StoredManifest, ...]:
+        """Every manifest that lies here, by file name."""
+        return self.store.manifests()
+
+    @cached_property
+    def survey(self) -> Survey:
+        """Everything a complete walk found."""
+        return survey(self.tree)
+
+    @cached_property
+    def _receipts(self) -> dict[tuple[str, str], list[tuple[int, str]]]:
+        return self.store.receipts()
+
+    def use_records(self, records: Sequence[NumberedRecord]) -> None:
+        """Judge by these records: the run's whole journal, merged over its places."""
+        self.records: tuple[NumberedRecord, ...] = tuple(ordered(records))
+        self.lines: Lines = read_lines(self.records)
+        self.sealed_records: dict[str, Sealed] = {
+            item.record.content_id: item.record
+            for item in self.records
+            if isinstance(item.record, Sealed)
+        }
+
+    def refresh(self) -> None:
+        """Forget what was listed of our own files; they were changed by this process."""
+        for name in ("stored", "_receipts"):
+            self.__dict__.pop(name, None)
+        self._sealed.clear()
+        self.use_records([*self.records, *self.store.journal().records])
+
+    @property
+    def granularity_ns(self) -> int:
+        """How coarse the place's file times are."""
+        return self.place.storage.filesystem().granularity_ns
+
+    def notes(self) -> tuple[Note, ...]:
+        """What this look noticed; complete once everything wanted was proven."""
+        found = [*self._notes]
+        if "survey" in self.__dict__:
+            found += self.survey.aliases
+        return tuple(dict.fromkeys(found))
+
+    def unsealed(self) -> tuple[Found, ...]:
+        """Candidates that no readable manifest of theirs names."""
+        names = {one.encoded_name for one in self.stored}
+        return tuple(
+            one
+            for one in self.survey.found
+            if one.variant or file_name_of(one.name) not in names or not self._has_live(one.name)
+        )
+
+    def _has_live(self, name: str) -> bool:
+        """Whether some manifest of this name decodes and still stands for what lies there."""
+        encoded = file_name_of(name)
+        copies = [self.sealed(one) for one in self.stored if one.encoded_name == encoded]
+        return any(copy is not None and copy.manifest.name == name for copy in copies)
+
+    def sealed(self, stored: StoredManifest) -> SealedCopy | None:
+        """The copy a manifest stands for; None (with a note) when the manifest does not decode."""
+        if stored.file not in self._sealed:
+            self._sealed[stored.file] = self._load_sealed(stored)
+        return self._sealed[stored.file]
+
+    def _load_sealed(self, stored: StoredManifest) -> SealedCopy | None:
+        try:
+            manifest = self.store.manifest(stored)
+        except (Malformed, FileNotFoundError) as error:
+            text = error.message if isinstance(error, Malformed) else "went away"
+            self._notes.append(Note("unreadable-manifest", stored.file, text))
+            return None
+        receipt = None
+        if self.place.uuid is not None:
+            numbered = self._receipts.get((stored.encoded_name, stored.content_prefix), [])
+            receipt = self.store.newest_receipt(numbered, self.place.uuid)
+        if receipt is not None and receipt.content_id != manifest.content_id:
+            receipt = None
+        only = [path for path, _ in receipt.tokens] if receipt and self.partial else None
+        proof = prove_copy(
+            self.place.storage,
+            self.run_root,
+            manifest,
+            receipt,
+            granularity_ns=self.granularity_ns,
+            only=only,
+        )
+        return SealedCopy(stored=stored, manifest=manifest, proof=proof)
+
+    def sighting(self, found: Found, depth: Depth) -> Sighting:
+        """What the layout proves about one candidate, remembered for this look."""
+        key = (found.name, found.variant, depth)
+        if key not in self._sightings:
+            self._sightings[key] = registry.examine(
+                self.tree, found, depth, siblings=self.survey.found
+            )
+        return self._sightings[key]
+
+    def found_named(self, name: str) -> Found | None:
+        """The candidate of this name, if the survey saw one."""
+        return next((one for one in self.survey.found if one.name == name), None)
+
+    def candidates(self, *, unsealed: bool = True) -> list[Candidate]:
+        """Everything that may be offered; proving is left to the caller."""
+        found = [self._sealed_candidate(one) for one in self.stored]
+        if unsealed:
+            found += [self._unsealed_candidate(one) for one in self.unsealed()]
+        return found
+
+    def _sealed_candidate(self, stored: StoredManifest) -> Candidate:
+        record = next(
+            (
+                one
+                for content_id, one in self.sealed_records.items()
+                if content_id.startswith(f"sha256:{stored.content_prefix}")
+            ),
+            None,
+        )
+        return Candidate(
+            key=f"{stored.encoded_name}.{stored.content_prefix}",
+            known_step=record.step if record is not None else None,
+            prove=lambda: self._facts_of_stored(stored),
+        )
+
+    def _unsealed_candidate(self, found: Found) -> Candidate:
+        return Candidate(
+            key=f"{file_name_of(found.name)}|{found.variant}",
+            known_step=found.step,
+            prove=lambda: self.facts_of_sighting(self.sighting(found, Depth.STRUCTURE)),
+        )
+
+    def _facts_of_stored(self, stored: StoredManifest) -> CheckpointFacts | None:
+        copy = self.sealed(stored)
+        if copy is None or self.is_gone(copy):
+            return None
+        return self.facts_of_sealed(copy)
+
+    def is_gone(self, copy: SealedCopy) -> bool:
+        """Recorded as lost here, and nothing has brought it back since."""
+        return copy.proof.evidence is not Evidence.DIGEST and self.is_lost(copy.manifest.content_id)
+
+    def facts_of_sealed(self, copy: SealedCopy) -> CheckpointFacts:
+        """A sealed checkpoint as this place tells it."""
+        manifest, proof = copy.manifest, copy.proof
+        record = self.sealed_records.get(manifest.content_id)
+        line = record.line if record is not None else self._line_of(manifest, proof)
+        findings = proof.findings
+        if proof.evidence is Evidence.STRUCTURE:
+            findings = self._structure_findings(manifest)
+        evidence = Evidence.NONE if findings else proof.evidence
+        if self.partial:
+            findings = (*findings, *self._absent_findings(manifest, proof))
+        return CheckpointFacts(
+            name=manifest.name,
+            layout=manifest.layout,
+            step=manifest.step,
+            step_kind=manifest.step_kind,
+            content_id=manifest.content_id,
+            purposes=manifest.purposes,
+            world_size=manifest.world_size,
+            reshardable=reshardable_of(manifest.layout, [shard.path for shard in manifest.shards]),
+            bytes=manifest.bytes,
+            line=line,
+            attempt=record.attempt if record is not None else 0,
+            evidence=evidence,
+            findings=findings,
+            notes=proof.notes,
+            copies=(self._copy_facts(manifest, proof, evidence),),
+            resume=resume_args(
+                _as_found(manifest), step=manifest.step, tag=manifest.name.rpartition("/")[2]
+            ),
+            newest_mtime_ns=proof.newest_mtime_ns,
+        )
+
+    def _copy_facts(self, manifest: Manifest, proof: CopyProof, evidence: Evidence) -> CopyFacts:
+        is_whole = len(proof.held) == len(manifest.shards)
+        return CopyFacts(
+            place=self.place.uuid or "",
+            tier=self.place.tier,
+            node=self.place.node,
+            root=_absolute(self.place.root, self.run_root),
+            shards=None if is_whole else proof.held,
+            evidence=evidence,
+            verified_at_ns=proof.verified_at_ns,
+            findings=proof.findings,
+        )
+
+    def _absent_findings(self, manifest: Manifest, proof: CopyProof) -> Iterable[Finding]:
+        """Shards that this place was never to hold: another place must."""
+        seen = {*proof.held, *proof.missing, *proof.changed}
+        for shard in manifest.shards:
+            if shard.path not in seen:
+                yield Finding(
+                    Reason.MISSING_SHARD, f"{manifest.name}/{shard.path}", "lies on another node"
+                )
+
+    def _structure_findings(self, manifest: Manifest) -> tuple[Finding, ...]:
+        """The layout's own word on a copy that no receipt of this place vouches for."""
+        found = self.found_named(manifest.name)
+        if found is None:
+            return ()
+        sighting = self.sighting(found, Depth.STRUCTURE)
+        return tuple(one for one in sighting.findings if one.reason is not Reason.UNPROVEN)
+
+    def _line_of(self, manifest: Manifest, proof: CopyProof) -> int:
+        if manifest.step is None:
+            return self.lines.active.number
+        return self.lines.line_of_unsealed(manifest.step, proof.newest_mtime_ns)
+
+    def facts_of_sighting(self, sighting: Sighting) -> CheckpointFacts:
+        """An unsealed checkpoint: the layout's own proof, and nothing more."""
+        line = self.lines.active.number
+        if sighting.step is not None:
+            line = self.lines.line_of_unsealed(sighting.step, sighting.newest_mtime_ns)
+        evidence = Evidence.NONE if sighting.findings else Evidence.STRUCTURE
+        return CheckpointFacts(
+            name=sighting.name,
+            layout=sighting.layout,
+            step=sighting.step,
+            step_kind=sighting.step_kind,
+            content_id=None,
+            purposes=sighting.purposes,
+            world_size=sighting.world_size,
+            reshardable=sighting.reshardable,
+            bytes=sighting.bytes,
+            line=line,
+            evidence=evidence,
+            findings=sighting.findings,
+            notes=sighting.notes,
+            copies=(
+                CopyFacts(
+                    place=self.place.uuid or "",
+                    tier=self.place.tier,
+                    node=self.place.node,
+                    root=_absolute(self.place.root, self.run_root),
+                    shards=None,
+                    evidence=evidence,
+                ),
+            ),
+            resume=sighting.resume,
+            newest_mtime_ns=sighting.newest_mtime_ns,
+            variant=sighting.found.variant,
+        )
+
+    def is_lost(self, content_id: str) -> bool:
+        """Whether the journal says that this place no longer holds a checkpoint."""
+        return any(
+            isinstance(item.record, Lost)
+            and (item.record.content_id, item.record.place) == (content_id, self.place.uuid)
+            for item in self.records
+        )
+
+    def is_untouched(self) -> bool:
+        """No checkpoint, no manifest, no record: nothing says there ever was one."""
+        return not self.survey.found and not self.stored and not self.records
+
+
+def look_settings(place: Place, clock: Clock, *, clock_margin_s: float) -> LookSettings:
+    """How a place is judged: where several nodes write to it, their clocks may differ."""
+    margin_ns = int(clock_margin_s * 1e9)
+    is_network = place.storage.filesystem().is_network
+    return LookSettings(
+        now_ns=clock.now_ns(),
+        clock_margin_ns=margin_ns,
+        marker_margin_ns=margin_ns if is_network else 0,
+    )
+
+
+def share_journal(looks: Sequence[RunLook]) -> tuple[NumberedRecord, ...]:
+    """Merge the places' journals by record id and let every look judge by all of it."""
+    records = tuple(ordered(item for look in looks for item in look.records))
+    for look in looks:
+        look.use_records(records)
+    return records
+
+
+def answer(
+    looks: Sequence[RunLook],
+    query: Query,
+    *,
+    unsealed: bool = True,
+    everything: bool = False,
+    step_over_limit: int = STEP_OVER_LIMIT,
+    more: Sequence[CheckpointFacts] = (),
+) -> Choice:
+    """The choice over all places of one run, proving no more candidates than it takes.
+
+    ``everything`` proves all of them (for ``explain`` and ``list``). ``more`` are facts known
+    from elsewhere (a catalog's last sightings) that give reasons and are never offered.
+    """
+    waiting = _grouped([one for look in looks for one in look.candidates(unsealed=unsealed)])
+    records = share_journal(looks)
+    proven: list[CheckpointFacts] = list(more)
+    choice = _choose(looks, proven, records, query, step_over_limit)
+    while waiting:
+        batch, waiting = _next_batch(waiting, everything=everything)
+        for group in batch:
+            facts = [fact for one in group if (fact := one.prove()) is not None]
+            proven += join_places([[fact] for fact in facts])
+        choice = _choose(looks, proven, records, query, step_over_limit)
+        if not everything and _is_settled(choice, waiting):
+            break
+    return choice
+
+
+def _choose(
+    looks: Sequence[RunLook],
+    proven: Sequence[CheckpointFacts],
+    records: tuple[NumberedRecord, ...],
+    query: Query,
+    step_over_limit: int,
+) -> Choice:
+    notes = tuple(note for look in looks for note in look.notes())
+    facts = RunFacts(checkpoints=tuple(proven), records=records, notes=notes)
+    return choose(facts, query, step_over_limit=step_over_limit)
+
+
+def _grouped(candidates: Sequence[Candidate]) -> list[list[Candidate]]:
+    """Candidates of one key (one content, seen at several places) are proven together."""
+    groups: dict[str, list[Candidate]] = {}
+    for one in candidates:
+        groups.setdefault(one.key, []).append(one)
+    return sorted(groups.values(), key=_step_first, reverse=True)
+
+
+def _step_first(group: Sequence[Candidate]) -> tuple[int, int]:
+    step = group[0].known_step
+    return (1, 0) if step is None else (0, step)
+
+
+def _next_batch(
+    waiting: list[list[Candidate]], *, everything: bool
+) -> tuple[list[list[Candidate]], list[list[Candidate]]]:
+    """All without a known step first, then one step at a time, highest first."""
+    if everything:
+        return waiting, []
+    first = _step_first(waiting[0])
+    if first[0] == 1:
+        return (
+            [one for one in waiting if one[0].known_step is None],
+            [one for one in waiting if one[0].known_step is not None],
+        )
+    return (
+        [one for one in waiting if _step_first(one) == first],
+        [one for one in waiting if _step_first(one) != first],
+    )
+
+
+def _is_settled(choice: Choice, waiting: Sequence[Sequence[Candidate]]) -> bool:
+    if choice.chosen is None or not waiting:
+        return choice.chosen is not None
+    next_step = waiting[0][0].known_step
+    chosen = choice.chosen.step
+    return next_step is not None and chosen is not None and chosen > next_step
+
+
+def _as_found(manifest: Manifest) -> Found:
+    return Found(
+        name=manifest.name,
+        layout=manifest.layout,
+        step=manifest.step,
+        step_kind=manifest.step_kind if manifest.step is not None else StepKind.NONE,
+        is_file=manifest.shards[0].path == "",
+    )
+
+
+def _absolute(root: str, run_root: str) -> str:
+    return f"{root.rstrip('/')}/{run_root}" if run_root else root

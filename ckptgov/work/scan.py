@@ -1,0 +1,304 @@
+"""Scan one run root at one place: heal what is sealed, seal what is proven, newest first.
+
+A generator, so that the caller can seal the newest checkpoint of every run before the rest of any.
+Killed at any point, the next scan converges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from ckptgov.errors import CkptgovError, Malformed, StorageError
+from ckptgov.model.checkpoint import (
+    Evidence,
+    Manifest,
+    RunIdentity,
+    VerifyLevel,
+)
+from ckptgov.model.facts import Depth, Finding, Found, Reason, Sighting
+from ckptgov.model.journal import Lost
+from ckptgov.work.author import Author
+from ckptgov.work.look import RunLook, SealedCopy
+from ckptgov.work.runstore import writable_store
+from ckptgov.work.seal import (
+    Digested,
+    NotStill,
+    SealRequest,
+    SealSettings,
+    digest_sighting,
+    manifest_of,
+    publish_receipt,
+    record_sealed,
+)
+from ckptgov.work.verify import verify_sealed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedNow:
+    """A checkpoint this scan sealed, or found sealed and made whole again."""
+
+    manifest: Manifest
+    bytes: int
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A checkpoint that could not be sealed or compared, and why."""
+
+    name: str
+    error: CkptgovError
+
+
+@dataclass(slots=True, kw_only=True)
+class ScanProgress:
+    """What a scan has done so far; grows while it runs."""
+
+    identity: RunIdentity
+    sealed: list[SealedNow] = field(default_factory=list)
+    sightings: list[Sighting] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+    doubts: tuple[Finding, ...] = ()
+
+
+def prepare(look: RunLook, identity: RunIdentity) -> ScanProgress:
+    """Make ``run.json`` stand in the run's store (the first write to a run root)."""
+    look.store, standing = writable_store(look.store, identity)
+    return ScanProgress(identity=standing)
+
+
+def pending_bytes(look: RunLook) -> int:
+    """Bytes of the candidates that are not sealed yet, as far as their names tell."""
+    total = 0
+    for found in look.unsealed():
+        try:
+            total += sum(one.bytes for one in look.sighting(found, Depth.STRUCTURE).shards)
+        except CkptgovError:
+            continue
+    return total
+
+
+def scan_steps(
+    look: RunLook,
+    progress: ScanProgress,
+    *,
+    author: Author,
+    settings: SealSettings,
+) -> Iterator[SealedNow]:
+    """Do the work of a scan; yields after every checkpoint that was sealed or healed."""
+    for stored in sorted(look.stored, key=lambda one: one.file, reverse=True):
+        copy = look.sealed(stored)
+        if copy is None:
+            continue
+        try:
+            healed = _heal(look, progress, copy, author=author, settings=settings)
+        except CkptgovError as error:
+            progress.failures.append(Failure(name=copy.manifest.name, error=error))
+            continue
+        if healed is not None:
+            progress.sealed.append(healed)
+            yield healed
+    for found in _newest_first(look.unsealed()):
+        done = _seal_found(look, progress, found, author=author, settings=settings)
+        if done is not None:
+            progress.sealed.append(done)
+            yield done
+
+
+def _newest_first(found: Sequence[Found]) -> list[Found]:
+    return sorted(found, key=lambda one: one.step if one.step is not None else -1, reverse=True)
+
+
+def _heal(
+    look: RunLook,
+    progress: ScanProgress,
+    copy: SealedCopy,
+    *,
+    author: Author,
+    settings: SealSettings,
+) -> SealedNow | None:
+    """Complete what a killed seal left, notice what was rewritten or deleted since."""
+    manifest, proof = copy.manifest, copy.proof
+    if look.partial:
+        return None
+    if len(proof.missing) == len(manifest.shards):
+        _note_lost(look, progress, manifest, author, "its files are gone from this place")
+        return None
+    if proof.evidence is Evidence.DIGEST:
+        _record(look, progress, manifest, copy, author=author, settings=settings)
+        return None
+    if proof.evidence is Evidence.STRUCTURE and look.place.uuid is not None:
+        outcome = verify_sealed(
+            look, copy, level=VerifyLevel.DIGEST, clock=author.clock, settings=settings
+        )
+        if outcome.findings:
+            return None
+        _record(look, progress, manifest, copy, author=author, settings=settings)
+        return SealedNow(manifest=manifest, bytes=manifest.bytes, is_new=False)
+    return _seal_rewritten(look, progress, copy, author=author, settings=settings)
+
+
+def _record(
+    look: RunLook,
+    progress: ScanProgress,
+    manifest: Manifest,
+    copy: SealedCopy,
+    *,
+    author: Author,
+    settings: SealSettings,
+) -> None:
+    """Add the ``sealed`` record a killed seal did not get to."""
+    record_sealed(
+        look.store,
+        look.records,
+        manifest,
+        run_id=progress.identity.run_id,
+        author=author,
+        digested=Digested(
+            shards=manifest.shards,
+            tokens=(),
+            oldest_mtime_ns=copy.proof.newest_mtime_ns,
+            newest_mtime_ns=copy.proof.newest_mtime_ns,
+        ),
+        is_carried=True,
+        margin_ns=settings.margin_ns,
+    )
+
+
+def _seal_rewritten(
+    look: RunLook,
+    progress: ScanProgress,
+    copy: SealedCopy,
+    *,
+    author: Author,
+    settings: SealSettings,
+) -> SealedNow | None:
+    """A new attempt in the same place: most shards rewritten, the marker newest, the layout whole.
+
+    Anything less stays re-opened until somebody compares it.
+    """
+    found = look.found_named(copy.manifest.name)
+    rewritten = len(copy.proof.changed) + len(copy.proof.missing)
+    if found is None or 2 * rewritten <= len(copy.manifest.shards):
+        return None
+    sighting = look.sighting(found, Depth.DEEP)
+    if sighting.findings:
+        return None
+    done = _seal_sighting(look, progress, sighting, author=author, settings=settings)
+    if done is not None and done.manifest.content_id != copy.manifest.content_id:
+        _note_lost(look, progress, copy.manifest, author, "was overwritten by a later attempt")
+    return done
+
+
+def _note_lost(
+    look: RunLook, progress: ScanProgress, manifest: Manifest, author: Author, why: str
+) -> None:
+    place = look.place.uuid
+    if place is None or any(
+        isinstance(item.record, Lost)
+        and (item.record.content_id, item.record.place) == (manifest.content_id, place)
+        for item in look.records
+    ):
+        return
+    look.store.append(
+        Lost(
+            stamp=author.stamp(progress.identity.run_id, reason=why),
+            content_id=manifest.content_id,
+            place=place,
+        )
+    )
+    progress.lost.append(manifest.name)
+
+
+def _seal_found(
+    look: RunLook,
+    progress: ScanProgress,
+    found: Found,
+    *,
+    author: Author,
+    settings: SealSettings,
+) -> SealedNow | None:
+    sighting = look.sighting(found, Depth.STRUCTURE)
+    if not sighting.findings:
+        sighting = look.sighting(found, Depth.DEEP)
+    if sighting.findings:
+        progress.sightings.append(sighting)
+        return None
+    return _seal_sighting(look, progress, sighting, author=author, settings=settings)
+
+
+def _seal_sighting(
+    look: RunLook,
+    progress: ScanProgress,
+    sighting: Sighting,
+    *,
+    author: Author,
+    settings: SealSettings,
+) -> SealedNow | None:
+    try:
+        manifest = seal(
+            look, sighting, identity=progress.identity, author=author, settings=settings
+        )
+    except NotStill as error:
+        progress.sightings.append(replace(sighting, findings=(error.finding,)))
+        return None
+    except (StorageError, Malformed) as error:
+        finding = Finding(Reason.UNREADABLE, sighting.name, error.message)
+        progress.sightings.append(replace(sighting, findings=(finding,)))
+        progress.failures.append(Failure(name=sighting.name, error=error))
+        return None
+    return SealedNow(manifest=manifest, bytes=manifest.bytes, is_new=True)
+
+
+def seal(
+    look: RunLook,
+    sighting: Sighting,
+    *,
+    identity: RunIdentity,
+    author: Author,
+    settings: SealSettings,
+    save_id: str | None = None,
+    metrics: tuple[tuple[str, str], ...] = (),
+) -> Manifest:
+    """Seal one proven checkpoint: shards durable, digested, manifest, receipt, record.
+
+    Raises:
+        NotStill: it changed while it was read.
+        StorageError: it could not be read, made durable or published.
+    """
+    request = SealRequest.of(sighting, look.run_root)
+    digested = digest_sighting(
+        look.place.storage,
+        request,
+        run_root=look.run_root,
+        clock=author.clock,
+        granularity_ns=look.granularity_ns,
+        settings=settings,
+    )
+    manifest = manifest_of(sighting, digested.shards)
+    look.store.publish_manifest(manifest)
+    if look.place.uuid is not None:
+        publish_receipt(
+            look.store,
+            manifest,
+            place=look.place.uuid,
+            tokens=digested.tokens,
+            evidence=Evidence.DIGEST,
+            at_ns=author.clock.now_ns(),
+        )
+    look.use_records(look.store.journal().records)
+    record_sealed(
+        look.store,
+        look.records,
+        manifest,
+        run_id=identity.run_id,
+        author=author,
+        digested=digested,
+        is_carried=sighting.is_carried,
+        metrics=metrics or sighting.metrics,
+        save_id=save_id,
+        margin_ns=settings.margin_ns,
+    )
+    return manifest

@@ -1,0 +1,331 @@
+"""Seal: fsync every shard and its directories, digest, publish manifest, receipt and record.
+
+In this order, so that a durable manifest never stands over bytes that a power cut could still
+take. Killed anywhere, the next run converges: a manifest is create-once and a function of the
+checkpoint alone, a missing receipt or record is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ckptgov.errors import CkptgovError, StorageError
+from ckptgov.layouts.base import members_root
+from ckptgov.manifest.build import build_manifest
+from ckptgov.manifest.digest import ChangedWhileRead, FileDigest, digest_many
+from ckptgov.model.checkpoint import (
+    Evidence,
+    Manifest,
+    Part,
+    Receipt,
+    Shard,
+)
+from ckptgov.model.clock import Clock
+from ckptgov.model.facts import Finding, Found, Reason, Sighting
+from ckptgov.model.files import Token
+from ckptgov.model.journal import LineOpened, NumberedRecord, Sealed
+from ckptgov.planning.lines import NewSave, attempt_of, line_for_save
+from ckptgov.storage.contract import Storage
+from ckptgov.work.author import Author, sealed_record_id
+from ckptgov.work.copyproof import stat_shards
+from ckptgov.work.runstore import RunStore
+
+MAX_RACY_WAIT_NS = 3 * 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealSettings:
+    """How bytes are read while sealing and verifying."""
+
+    threads: int = 4
+    drop_cache: bool = False
+    margin_ns: int = 0
+    progress: Callable[[int], None] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digested:
+    """The shards of a candidate with digests, and the tokens they had while being read."""
+
+    shards: tuple[Shard, ...]
+    tokens: tuple[tuple[str, Token], ...]
+    oldest_mtime_ns: int
+    newest_mtime_ns: int
+
+
+class NotStill(StorageError):
+    """A shard changed between the proof and its digest, or may have within one clock tick."""
+
+    kind = "being-written"
+
+    def __init__(self, path: str, evidence: str) -> None:
+        super().__init__(f"{path}: {evidence}")
+        self.finding = Finding(Reason.BEING_WRITTEN, path, evidence)
+
+
+def digest_members(
+    storage: Storage,
+    base: str,
+    members: Sequence[tuple[str, int]],
+    *,
+    name: str,
+    clock: Clock,
+    granularity_ns: int,
+    settings: SealSettings,
+    durable: bool,
+) -> Digested:
+    """Digest the members (path, size as proven), fsyncing each first when ``durable``.
+
+    Raises:
+        NotStill: a member changed since it was proven.
+        StorageError: a member could not be read or made durable.
+    """
+    blank = [Shard(path, size, "") for path, size in members]
+    before = stat_shards(storage, base, blank)
+    tokens: dict[str, Token] = {}
+    for path, size in members:
+        stat = before[path]
+        where = f"{name}/{path}" if path else name
+        if stat is None:
+            raise NotStill(where, "went away after it was proven")
+        if stat.bytes != size:
+            raise NotStill(where, f"has {stat.bytes} bytes now, {size} when it was proven")
+        tokens[path] = stat.token
+    wait_out_the_tick(tokens.values(), clock, granularity_ns)
+    digests = _read_all(storage, base, members, settings, durable, name)
+    for path, digest in digests.items():
+        where = f"{name}/{path}" if path else name
+        if digest.token != tokens[path]:
+            raise NotStill(where, "changed while it was read")
+    ordered = [(path, digests[path]) for path, _ in members]
+    return Digested(
+        shards=tuple(Shard(path, one.bytes, one.digest, one.chunks) for path, one in ordered),
+        tokens=tuple((path, one.token) for path, one in ordered),
+        oldest_mtime_ns=min(one.token.mtime_ns for _, one in ordered),
+        newest_mtime_ns=max(one.token.mtime_ns for _, one in ordered),
+    )
+
+
+def wait_out_the_tick(tokens: Iterable[Token], clock: Clock, granularity_ns: int) -> None:
+    """Let the clock tick past the newest write, so that a later one must show in its mtime."""
+    now = clock.now_ns()
+    fresh = [token.mtime_ns for token in tokens if 0 <= now - token.mtime_ns <= granularity_ns]
+    if fresh:
+        wait_ns = min(max(fresh) + granularity_ns - now + 1_000_000, MAX_RACY_WAIT_NS)
+        clock.sleep(wait_ns / 1e9)
+
+
+def _read_all(
+    storage: Storage,
+    base: str,
+    members: Sequence[tuple[str, int]],
+    settings: SealSettings,
+    durable: bool,
+    name: str,
+) -> dict[str, FileDigest]:
+    by_full = {_join(base, path): path for path, _ in members}
+    digests: dict[str, FileDigest] = {}
+    for full, outcome in digest_many(
+        list(by_full),
+        storage,
+        threads=settings.threads,
+        drop_cache=settings.drop_cache,
+        sync=durable,
+        progress=settings.progress,
+    ):
+        if isinstance(outcome, FileDigest):
+            digests[by_full[full]] = outcome
+        elif isinstance(outcome, ChangedWhileRead | FileNotFoundError):
+            path = _join(name, by_full[full])
+            raise NotStill(path, "changed while it was read") from outcome
+        elif isinstance(outcome, CkptgovError):
+            raise outcome
+        else:
+            raise StorageError(f"{full}: {outcome}") from outcome
+    return digests
+
+
+def sync_directories(storage: Storage, run_root: str, base: str, paths: Sequence[str]) -> None:
+    """Make the names durable: every directory of a shard, up to and including the run root."""
+    directories: dict[str, None] = {}
+    for path in paths:
+        current = _parent(_join(base, path))
+        while True:
+            directories[current] = None
+            if current in ("", run_root) or not _is_below(current, run_root):
+                break
+            current = _parent(current)
+    directories[run_root] = None
+    for directory in directories:
+        storage.sync_dir(directory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealRequest:
+    """What is to be sealed, as proven by a layout or declared by a person."""
+
+    found: Found
+    name: str
+    sighting: Sighting
+    base: str
+
+    @staticmethod
+    def of(sighting: Sighting, run_root: str) -> SealRequest:
+        """The request for a sighting of a run root."""
+        return SealRequest(
+            found=sighting.found,
+            name=sighting.name,
+            sighting=sighting,
+            base=_join(run_root, members_root(sighting.found)),
+        )
+
+
+def digest_sighting(
+    storage: Storage,
+    request: SealRequest,
+    *,
+    run_root: str,
+    clock: Clock,
+    granularity_ns: int,
+    settings: SealSettings,
+) -> Digested:
+    """Make a proven candidate durable and digest it."""
+    members = [(shard.path, shard.bytes) for shard in request.sighting.shards]
+    digested = digest_members(
+        storage,
+        request.base,
+        members,
+        name=request.name,
+        clock=clock,
+        granularity_ns=granularity_ns,
+        settings=settings,
+        durable=True,
+    )
+    sync_directories(storage, run_root, request.base, [path for path, _ in members])
+    return digested
+
+
+def manifest_of(sighting: Sighting, shards: Sequence[Shard]) -> Manifest:
+    """The manifest of a proven candidate: a function of the checkpoint alone."""
+    return build_manifest(
+        name=sighting.name,
+        step=sighting.step,
+        step_kind=sighting.step_kind,
+        layout=sighting.layout,
+        world_size=sighting.world_size,
+        purposes=sighting.purposes,
+        shards=shards,
+    )
+
+
+def part_of(sighting: Sighting, shards: Sequence[Shard], *, node: str | None) -> Part:
+    """One node's part of a save that several nodes' disks share."""
+    return Part(
+        name=sighting.name,
+        step=sighting.step,
+        step_kind=sighting.step_kind,
+        layout=sighting.layout,
+        world_size=sighting.world_size,
+        purposes=sighting.purposes,
+        node=node,
+        shards=tuple(shards),
+    )
+
+
+def publish_receipt(
+    store: RunStore,
+    manifest: Manifest,
+    *,
+    place: str,
+    tokens: Sequence[tuple[str, Token]],
+    evidence: Evidence,
+    at_ns: int,
+) -> Receipt:
+    """Say what was verified at a place."""
+    ordered = sorted(tokens, key=lambda item: item[0].encode("utf-8", "surrogateescape"))
+    receipt = Receipt(
+        content_id=manifest.content_id,
+        place=place,
+        evidence=evidence,
+        verified_at_ns=at_ns,
+        tokens=tuple(ordered),
+    )
+    store.publish_receipt(manifest.name, receipt)
+    return receipt
+
+
+def record_sealed(
+    store: RunStore,
+    records: Sequence[NumberedRecord],
+    manifest: Manifest,
+    *,
+    run_id: str,
+    author: Author,
+    digested: Digested,
+    is_carried: bool,
+    metrics: tuple[tuple[str, str], ...] = (),
+    save_id: str | None = None,
+    margin_ns: int,
+) -> Sealed:
+    """Append the ``sealed`` record, and before it the record of a line it opens.
+
+    Already recorded: returns the record that stands.
+    """
+    record_id = sealed_record_id(run_id, manifest.content_id, manifest.name)
+    standing = next(
+        (
+            item.record
+            for item in records
+            if isinstance(item.record, Sealed) and item.record.stamp.id == record_id
+        ),
+        None,
+    )
+    if standing is not None:
+        return standing
+    line, attempt = 1, 0
+    if manifest.step is not None:
+        save = NewSave(
+            content_id=manifest.content_id,
+            step=manifest.step,
+            step_kind=manifest.step_kind,
+            oldest_mtime_ns=digested.oldest_mtime_ns,
+            newest_mtime_ns=digested.newest_mtime_ns,
+            is_carried=is_carried,
+        )
+        line, opening = line_for_save(save, records, margin_ns=margin_ns)
+        if opening is not None:
+            store.append(
+                LineOpened(
+                    stamp=author.stamp(run_id),
+                    line=opening.line,
+                    parent=opening.parent,
+                    base_step=opening.base_step,
+                    cause=opening.cause,
+                )
+            )
+        attempt = attempt_of(records, content_id=manifest.content_id, step=manifest.step, line=line)
+    record = Sealed(
+        stamp=author.stamp(run_id, record_id=record_id),
+        content_id=manifest.content_id,
+        step=manifest.step,
+        step_kind=manifest.step_kind,
+        line=line,
+        attempt=attempt,
+        save_id=save_id,
+        metrics=metrics,
+    )
+    store.append(record)
+    return record
+
+
+def _join(parent: str, name: str) -> str:
+    return f"{parent}/{name}" if parent and name else parent or name
+
+
+def _parent(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _is_below(path: str, root: str) -> bool:
+    return root == "" or path.startswith(root + "/")

@@ -1,0 +1,14 @@
+"""The exit codes, as every help prints them."""
+
+EXIT_CODES = """\
+Exit codes:
+  0 done                                   8 not allowed
+  1 unexpected                             9 could not look (missing, unmounted, unreadable)
+  2 wrong usage or configuration          10 over capacity
+  3 partly done                           11 timed out
+  4 there never was a checkpoint          12 ambiguous (several runs)
+  5 none restorable, or verification      20 changes pending (--detailed-exitcode only)
+    failed                               130 interrupted (143: terminated)
+  6 refused by a safety rule
+  7 lease or lock lost
+"""

@@ -1,0 +1,153 @@
+"""``ckptgov latest``: parsed without Typer, because launchers call it for every restart."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import NoReturn
+
+from ckptgov.errors import CkptgovError, UsageError
+from ckptgov_cli import output
+from ckptgov_cli.exits import EXIT_CODES
+
+DESCRIPTION = """\
+Print the path of the newest checkpoint that restores, and nothing else, on stdout.
+
+TARGET is a run's name or a directory. A directory needs no configuration and no catalog: nothing
+is written, except the record of the decision when --restart-id is given. The answer for an
+unsealed directory rests on the layout's own proof ("evidence": "structure"); --evidence digest
+accepts only checkpoints whose bytes were compared with a manifest.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse that raises instead of exiting, so that --json still prints one document."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"latest: {message}", hint="see 'ckptgov latest --help'")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The options of ``latest``."""
+    parse = _Parser(
+        prog="ckptgov latest",
+        description=DESCRIPTION,
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parse.add_argument("target", metavar="RUN|DIR", help="a run's name or a directory")
+    parse.add_argument(
+        "--purpose",
+        choices=("resume", "weights"),
+        default="resume",
+        help="what it must be complete for (default: resume)",
+    )
+    parse.add_argument(
+        "--world-size",
+        type=int,
+        metavar="N",
+        help="number of ranks that will load it; one saved for another number and not "
+        "loadable on N does not count",
+    )
+    parse.add_argument(
+        "--evidence",
+        choices=("structure", "digest"),
+        help="the least proof to accept (default: digest for a run, structure for a directory)",
+    )
+    parse.add_argument(
+        "--restart-id",
+        metavar="X",
+        help="name this restart: all ranks that give the same X get the same checkpoint. The "
+        "decision is recorded in the run's journal, and a checkpoint not sealed yet is sealed",
+    )
+    parse.add_argument("--node", metavar="N", help="the node that asks: its own disk comes first")
+    parse.add_argument("--place", metavar="UUID", help="the place that asks, by its identity")
+    parse.add_argument(
+        "--explain", action="store_true", help="say on stderr why newer ones were passed over"
+    )
+    parse.add_argument(
+        "--json", action="store_true", help="print one JSON document, errors included"
+    )
+    return parse
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run ``latest`` with its arguments and return the exit code."""
+    wants_json = "--json" in argv
+    try:
+        options = parser().parse_args(argv)
+        if options.world_size is not None and options.world_size < 1:
+            raise UsageError("latest: --world-size is at least 1")
+        return _answer(options)
+    except SystemExit as stop:  # --help
+        return int(stop.code or 0)
+    except CkptgovError as error:
+        return _failed(error, wants_json)
+
+
+def _answer(options: argparse.Namespace) -> int:
+    from ckptgov.governor import open_governor
+    from ckptgov.model.checkpoint import Evidence, Purpose
+    from ckptgov.model.facts import Query
+
+    query = Query(
+        purpose=Purpose(options.purpose),
+        world_size=options.world_size,
+        min_evidence=Evidence(options.evidence or "structure"),
+    )
+    with open_governor(talk=output.talk) as governor:
+        told = governor.latest(
+            options.target,
+            query,
+            restart_id=options.restart_id,
+            node=options.node,
+            place=options.place,
+            everything=options.explain or options.json,
+        )
+    if options.json:
+        from ckptgov.wire.documents import latest as document
+
+        output.emit(document(told))
+        return told.error.exit_code if told.error is not None else 0
+    if options.explain or told.error is not None:
+        _explain(told)
+    if told.error is not None:
+        output.complain(told.error)
+        return told.error.exit_code
+    output.line(told.path or "")
+    return 0
+
+
+def _explain(told: object) -> None:
+    from ckptgov.model.answers import LatestAnswer
+
+    assert isinstance(told, LatestAnswer)
+    if told.chosen is not None:
+        one = told.chosen
+        output.talk(
+            f"{one.name}: {one.step_kind.value} {one.step}, {one.layout}, line {one.line}, "
+            f"evidence {one.evidence.value}, saved by {one.world_size or '?'} ranks"
+        )
+        for copy in one.copies:
+            held = "all shards" if copy.shards is None else f"{len(copy.shards)} shards"
+            where = copy.node or "shared"
+            output.talk(f"  {held} at {copy.root} ({copy.tier or 'unregistered'}, {where})")
+    for verdict in told.choice.verdicts:
+        for finding in verdict.findings:
+            output.talk(
+                f"passed over {verdict.checkpoint.name}: {finding.reason.value}: "
+                f"{finding.path}: {finding.evidence}"
+            )
+    for note in told.choice.notes:
+        output.talk(f"note: {note.kind}: {note.path}: {note.text}")
+
+
+def _failed(error: CkptgovError, wants_json: bool) -> int:
+    if wants_json:
+        from ckptgov.wire.documents import error_document
+
+        output.emit(error_document(error))
+    else:
+        output.complain(error)
+    return error.exit_code

@@ -1,0 +1,68 @@
+"""Public tools can check a sealed checkpoint."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ckptgov.testing.builders import flip_bit, write_hf_trainer
+
+needs_xxhsum = pytest.mark.skipif(shutil.which("xxhsum") is None, reason="xxhsum is not installed")
+
+
+@pytest.fixture
+def sealed(cli, tier: Path) -> Path:
+    directory = write_hf_trainer(tier / "run/checkpoint-10", 10)
+    cli.done("scan", tier / "run")
+    return directory
+
+
+def check(cli, directory: Path) -> subprocess.CompletedProcess[str]:
+    listing = cli.done("manifest", directory, "--format", "xxhsum").out
+    return subprocess.run(
+        ["xxhsum", "-c", "-"],
+        input=listing,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@needs_xxhsum
+def test_xxhsum_finds_a_sealed_checkpoint_whole(cli, sealed: Path) -> None:
+    checked = check(cli, sealed)
+    assert checked.returncode == 0, checked
+    assert checked.stdout.count(": OK") == len(list(sealed.iterdir()))
+
+
+@needs_xxhsum
+def test_xxhsum_names_the_shard_after_a_flip(cli, sealed: Path) -> None:
+    flip_bit(sealed / "model.safetensors", -1, 3)
+    checked = check(cli, sealed)
+    assert checked.returncode != 0
+    assert "model.safetensors: FAILED" in checked.stdout
+
+
+@pytest.mark.parametrize("name", ["line\nbreak", "back\\slash"])
+def test_names_that_xxhsum_cannot_carry_are_refused(cli, tier: Path, name: str) -> None:
+    directory = tier / "run/step_1"
+    directory.mkdir(parents=True)
+    (directory / name).write_bytes(b"x")
+    cli.done("commit", directory)
+    answer = cli("manifest", directory, "--format", "xxhsum")
+    assert answer.code != 0
+    assert answer.out == ""
+
+
+def test_the_manifest_is_printed_as_it_lies_on_storage(cli, sealed: Path) -> None:
+    (file,) = (sealed.parent / ".ckptgov/manifests").iterdir()
+    assert cli.done("manifest", sealed, "--format", "json").out == file.read_text()
+
+
+def test_an_unsealed_checkpoint_has_no_manifest(cli, tier: Path) -> None:
+    directory = write_hf_trainer(tier / "run/checkpoint-10", 10)
+    assert cli("manifest", directory).code != 0
