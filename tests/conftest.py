@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 from pathlib import Path
 
 import pytest
 
 _SAMPLES = Path(__file__).parent / "data" / "samples.tar.gz"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("faults", "fault campaigns")
+    group.addoption(
+        "--seed",
+        type=int,
+        # Drawn once: the processes of a parallel run are given the option by the first one.
+        default=random.SystemRandom().randrange(10**6),
+        help="repeat the sample of the campaigns that printed this number (default: a new one)",
+    )
+    group.addoption(
+        "--full-sweep", action="store_true", help="every fault, not a sample: for tests/faults"
+    )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    # Not in the header, which -q leaves out.
+    seed = terminalreporter.config.getoption("--seed")
+    terminalreporter.write_line(f"faults were drawn with --seed={seed}")
 
 
 @pytest.fixture(scope="session")

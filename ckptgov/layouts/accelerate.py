@@ -13,6 +13,7 @@ import re
 from collections.abc import Sequence
 
 from ckptgov.layouts.base import Claim, Tree, join, split
+from ckptgov.layouts.beside import MAX_RANKS, neighbours
 from ckptgov.layouts.content import prove_content
 from ckptgov.layouts.dcp import found_dir
 from ckptgov.layouts.deepspeed_set import is_tag_dir, prove_tag
@@ -59,12 +60,7 @@ class AccelerateLayout:
         inside = _prove_engine(proof, depth)
         _prove_model(proof, inside, depth)
         _prove_optimizer(proof, inside, depth)
-        parent = split(found.name)[0]
-        beside = [
-            s.name
-            for s in siblings
-            if s.layout == self.name and s.name != found.name and split(s.name)[0] == parent
-        ]
+        beside = [other.name for other in neighbours(found, siblings)]
         exact = inside.world_size if inside.is_deepspeed else None
         name_of = "random_states_{}.pkl"
         ranks = prove_ranks(proof, _RANDOM, name_of, depth, world_size=exact, beside=beside)
@@ -141,7 +137,7 @@ def _prove_optimizer(proof: Proof, inside: Inside, depth: Depth) -> None:
 def _prove_custom(proof: Proof) -> None:
     """Registered objects are counted from 0; a gap is a lost one."""
     seen = [int(m[1]) for m in map(_CUSTOM.fullmatch, proof.tree.files(proof.root)) if m]
-    for number in range(max(seen, default=-1) + 1):
+    for number in sorted(set(range(min(max(seen, default=-1) + 1, MAX_RANKS))).union(seen)):
         proof.need(f"custom_checkpoint_{number}.pkl", because="a gap in their numbers")
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from ckptgov.errors import Malformed
 from ckptgov.layouts.proof import Proof
 from ckptgov.layouts.safetensors import SafetensorsHeader, read_safetensors
-from ckptgov.model.facts import Depth, Reason
+from ckptgov.model.facts import Depth, Finding, Reason
 
 JSON_CAP_BYTES: Final = 256 * 2**20
 """A trainer's log history or a weight map stays far below this."""
@@ -49,6 +49,11 @@ def json_object(proof: Proof, path: str) -> dict[str, object] | None:
         proof.refuse(Reason.TORN, path, "is JSON, but not an object")
         return None
     return value
+
+
+def refuse_whole(proof: Proof, reason: Reason, evidence: str) -> None:
+    """Add a finding about the candidate itself, by its name even where it is a group of files."""
+    proof.findings.append(Finding(reason, proof.found.name, evidence))
 
 
 def _first_line(error: Exception) -> str:

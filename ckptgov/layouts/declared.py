@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ckptgov.layouts.base import Claim, Layout, Tree, join, split
-from ckptgov.layouts.content import TORCH_SUFFIXES, prove_content
+from ckptgov.layouts.content import TORCH_SUFFIXES, prove_content, refuse_whole
 from ckptgov.layouts.names import Step, is_staging, last_integer, step_of_name
 from ckptgov.layouts.proof import Proof
 from ckptgov.layouts.torch_zip import ZipState, check_torch_zip, finding_of
@@ -69,7 +69,7 @@ class DeclaredLayout:
             if paths and all(_pattern(rule.glob).fullmatch(path) for path in paths):
                 _prove(proof, rule, paths, depth)
                 return proof.sighting()
-        proof.refuse(Reason.MISSING_SHARD, "", "no file matches a declared rule any more")
+        refuse_whole(proof, Reason.MISSING_SHARD, "no file matches a declared rule any more")
         return proof.sighting()
 
     def pointers(self, tree: Tree) -> tuple[Pointer, ...]:
@@ -157,16 +157,16 @@ def _prove(proof: Proof, rule: Expect, paths: Sequence[str], depth: Depth) -> No
         _prove_format(proof, name, depth)
     if rule.count is not None and len(names) < rule.count:
         text = f"{len(names)} of {rule.count} files that match {rule.glob} are here"
-        proof.refuse(Reason.MISSING_SHARD, "", text)
+        refuse_whole(proof, Reason.MISSING_SHARD, text)
     if rule.count is not None and len(names) > rule.count:
         text = f"{len(names)} files match {rule.glob}, and the rule says {rule.count}"
-        proof.refuse(Reason.TORN, "", text)
+        refuse_whole(proof, Reason.TORN, text)
     if rule.marker is not None:
         proof.need(rule.marker, min_bytes=0, is_marker=True)
         proof.written_after(rule.marker, names)
     if rule.count is None and rule.marker is None:
         text = "the declared rule has neither count nor marker: it does not tell the full set"
-        proof.refuse(Reason.UNPROVEN, "", text)
+        refuse_whole(proof, Reason.UNPROVEN, text)
 
 
 def _prove_format(proof: Proof, name: str, depth: Depth) -> None:

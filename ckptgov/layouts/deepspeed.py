@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ckptgov.layouts.base import Claim, Tree, split
+from ckptgov.layouts.beside import neighbours
 from ckptgov.layouts.dcp import found_dir
 from ckptgov.layouts.deepspeed_set import is_tag_dir, prove_tag
 from ckptgov.layouts.names import step_of_name
@@ -38,7 +39,7 @@ class DeepSpeedLayout:
     ) -> Sighting:
         """The exact set, each part's zip, and ``global_steps`` before the tag's name."""
         proof = Proof(tree, found)
-        beside = [s.name for s in siblings if s.layout == self.name and s.name != found.name]
+        beside = [other.name for other in neighbours(found, siblings)]
         tag = prove_tag(proof, "", depth, beside=beside)
         step, kind = found.step, found.step_kind
         if tag.step is not None:
@@ -75,8 +76,7 @@ def read_pointer(tree: Tree, path: str) -> str:
 def tag_named(text: str) -> str | None:
     """The one name a pointer's text consists of; None for an empty or unusable text."""
     tag = text.strip()
-    is_usable = tag not in ("", ".", "..") and "\0" not in tag and "\n" not in tag
-    return tag if is_usable and split(tag)[0] == "" and not tag.startswith("/") else None
+    return tag if tag and "/" not in tag else None
 
 
 LAYOUT = DeepSpeedLayout()

@@ -9,6 +9,7 @@ from itertools import product
 
 from ckptgov.errors import Malformed
 from ckptgov.layouts.base import Tree, join
+from ckptgov.layouts.beside import MAX_RANKS
 from ckptgov.layouts.pickles import Scalar
 from ckptgov.layouts.proof import Proof
 from ckptgov.layouts.torch_zip import torch_facts
@@ -34,7 +35,6 @@ _FAMILIES = (
 )
 _OFFLOADED = "offloaded_tensors"
 
-_MAX_PARTS = 2**20
 _KEYS = (
     "global_steps",
     "dp_world_size",
@@ -44,7 +44,6 @@ _KEYS = (
     "ds_config.zero_optimization.stage",
     "ds_config.bf16.enabled",
     "ds_config.bfloat16.enabled",
-    "optimizer",
 )
 
 
@@ -69,7 +68,6 @@ class _Facts:
     mp: int
     stage: int | None
     is_bf16: bool
-    has_no_optimizer: bool
 
 
 def is_tag_dir(tree: Tree, directory: str) -> bool:
@@ -133,7 +131,7 @@ def _facts_in(proof: Proof, path: str) -> _Facts | None:
     tensor = _count(scalars, "checkpoint_parallel_dimensions.tp_degree") or 1
     # A pipeline's mp_world_size is pp x tp, one of Megatron's is tp alone.
     mp = max(_count(scalars, "mp_world_size") or 1, pipeline * tensor)
-    if dp * mp > _MAX_PARTS:
+    if dp * mp > MAX_RANKS:
         proof.refuse(Reason.TORN, path, f"says {dp} x {mp} ranks: not believable")
         return None
     stage = scalars.get("ds_config.zero_optimization.stage")
@@ -144,7 +142,6 @@ def _facts_in(proof: Proof, path: str) -> _Facts | None:
         mp=mp,
         stage=stage if isinstance(stage, int) else None,
         is_bf16=True in bf16,
-        has_no_optimizer="optimizer" in scalars and scalars["optimizer"] is None,
     )
 
 
@@ -170,9 +167,12 @@ def _optimizer_names(proof: Proof, below: str, names: Sequence[str], facts: _Fac
     if len(prefixes) > 1:
         text = f"optimizer parts under two names ({', '.join(prefixes)}): of two saves"
         proof.refuse(Reason.TORN, below, text)
+    if not prefixes and not facts.stage:
+        if facts.stage is None or facts.is_bf16:
+            text = "no optimizer part is here, and nothing tells whether there should be any"
+            proof.refuse(Reason.UNPROVEN, below, f"{text}; declare a rule or commit it")
+        return []
     if not prefixes:
-        if not (facts.stage or (facts.has_no_optimizer and (facts.is_bf16 or facts.stage is None))):
-            return []
         prefixes = ["bf16_" if facts.is_bf16 else ""]
     return [
         f"{prefixes[0]}zero_pp_rank_{dp}_mp_rank_{mp:02d}_optim_states.pt"
@@ -264,7 +264,7 @@ def _filled(present: Iterable[str], pattern: re.Pattern[str]) -> set[str]:
     size = 1
     for column in columns:
         size *= len(column)
-    if size > _MAX_PARTS:
+    if size > MAX_RANKS:
         return set(present)
     return {"".join(pieces) for pieces in product(*columns)} if columns else set()
 

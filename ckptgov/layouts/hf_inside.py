@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ckptgov.layouts.base import Tree, join
+from ckptgov.layouts.beside import MAX_RANKS
 from ckptgov.layouts.dcp_set import is_dcp_dir, prove_dcp
 from ckptgov.layouts.deepspeed import read_pointer, tag_named
 from ckptgov.layouts.deepspeed_set import is_tag_dir, prove_tag
@@ -119,8 +120,12 @@ def _prove_rank_files(proof: Proof, depth: Depth) -> dict[str, int]:
             ranks.setdefault(match["stem"], set()).add(int(match["rank"]))
     count = max((max(of) for of in ranks.values()), default=-1) + 1
     for stem, of in ranks.items():
+        because = f"{len(of)} of at least {count} ranks are here"
+        if count > MAX_RANKS:
+            proof.refuse(Reason.TORN, "", f"{because}: not believable")
+            continue
         for rank in range(count):
             path = f"{stem}{rank}.bin"
-            proof.need(path, because=f"{len(of)} of at least {count} ranks are here")
+            proof.need(path, because=because)
             proof.prove_zip(path, depth)
     return dict.fromkeys(seen.values(), count)

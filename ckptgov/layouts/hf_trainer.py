@@ -12,7 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ckptgov.layouts.base import Claim, Tree, join, split
+from ckptgov.layouts.base import Claim, Tree, split
+from ckptgov.layouts.beside import neighbours
 from ckptgov.layouts.content import json_object
 from ckptgov.layouts.dcp import found_dir
 from ckptgov.layouts.dcp_set import is_dcp_dir
@@ -45,8 +46,8 @@ class HfTrainerLayout:
     name = "hf-trainer"
 
     def find(self, tree: Tree, directory: str) -> Claim | None:
-        """A checkpoint; not the output directory, which ends up with the same names in it."""
-        if not _is_checkpoint(tree, directory) or _holds_checkpoints(tree, directory):
+        """By its name and any trace of the Trainer, or by the state or adapter files in it."""
+        if not _is_checkpoint(tree, directory):
             return None
         return Claim((found_dir(directory, self.name),), whole=True)
 
@@ -55,7 +56,7 @@ class HfTrainerLayout:
     ) -> Sighting:
         """Weights, what resuming needs beside them, the state file, and each file's format."""
         proof = Proof(tree, found)
-        beside = _beside(found, siblings)
+        beside = [other.name for other in neighbours(found, siblings)]
         inside = prove_inside(proof, depth, beside=beside)
         has_weights = _prove_model(proof, inside, depth)
         ranks = _prove_resume(proof, inside, beside, depth)
@@ -101,32 +102,9 @@ def _is_checkpoint(tree: Tree, directory: str) -> bool:
     )
 
 
-def _holds_checkpoints(tree: Tree, directory: str) -> bool:
-    return any(
-        _NUMBERED.fullmatch(name) or _is_stepped_output(tree, directory, name)
-        for name in tree.dirs(directory)
-    )
-
-
-def _is_stepped_output(tree: Tree, directory: str, name: str) -> bool:
-    """Whether ``name`` makes its parent a run; DeepSpeed's tag inside a checkpoint does not."""
-    if step_of_name(name) is None or step_of_name(split(directory)[1]) is not None:
-        return False
-    return not is_tag_dir(tree, join(directory, name))
-
-
 def _number(found: Found) -> int | None:
     match = _NUMBERED.fullmatch(split(found.name)[1])
     return int(match[1]) if match else None
-
-
-def _beside(found: Found, siblings: Sequence[Found]) -> list[str]:
-    parent = split(found.name)[0]
-    return [
-        s.name
-        for s in siblings
-        if s.layout == found.layout and s.name != found.name and split(s.name)[0] == parent
-    ]
 
 
 def _prove_model(proof: Proof, inside: Inside, depth: Depth) -> bool:

@@ -69,12 +69,14 @@ def step_of_name(name: str) -> Step | None:
 
 
 def step_of_path(path: str) -> Step | None:
-    """The step of the last component that carries one (``step=100-val/loss=0.41.ckpt``)."""
-    for name in reversed(path.split("/")):
-        step = step_of_name(name)
-        if step is not None:
-            return step
-    return None
+    """The step of the last component that carries one (``step=100-val/loss=0.41.ckpt``).
+
+    An ordinal counts only where no component carries a step (``step_100/epoch_3.pt``).
+    """
+    steps = [step for step in map(step_of_name, path.split("/")) if step is not None]
+    real = [step for step in steps if step[1] is StepKind.STEP]
+    ordered = real or steps
+    return ordered[-1] if ordered else None
 
 
 def last_integer(name: str) -> Step | None:

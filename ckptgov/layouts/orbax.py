@@ -14,6 +14,7 @@ import re
 from collections.abc import Sequence
 
 from ckptgov.layouts.base import Claim, Tree, join, split
+from ckptgov.layouts.beside import neighbours
 from ckptgov.layouts.content import json_object
 from ckptgov.layouts.names import Step, is_staging, step_of_name
 from ckptgov.layouts.ocdbt import Node, OcdbtError, Reference, read_manifest, read_node
@@ -128,8 +129,7 @@ def _check_commit_file(proof: Proof, siblings: Sequence[Found]) -> None:
     if proof.has(_COMMIT):
         proof.take(_COMMIT, is_marker=True)
         return
-    parent = split(proof.root)[0]
-    beside = [f.name for f in siblings if f.layout == "orbax" and split(f.name)[0] == parent]
+    beside = [other.name for other in neighbours(proof.found, siblings)]
     inside = [proof.at(item) for item in proof.tree.dirs(proof.root)]
     for where in (*inside, *beside):
         if proof.tree.is_file(join(where, _COMMIT)):

@@ -24,6 +24,9 @@ from ckptgov.model.facts import (
 )
 from ckptgov.model.files import EntryKind, FileStat
 
+WRITTEN_AFTER = "written after its marker"
+"""How the evidence of ``Proof.written_after`` begins."""
+
 
 class Proof:
     """Collects members, findings and notes of one candidate; ``sighting`` closes it."""
@@ -136,7 +139,7 @@ class Proof:
             without_birth |= shard.btime_ns is None or stamp.btime_ns is None
             late_ns = late_by_ns(shard, stamp)
             if late_ns > self.tree.settings.marker_margin_ns:
-                text = f"written after its marker {name} (by {_seconds(late_ns)} s)"
+                text = f"{WRITTEN_AFTER} {name} (by {_seconds(late_ns)} s)"
                 self.refuse(Reason.TORN, path, text)
             elif late_ns > 0:
                 margin = _seconds(self.tree.settings.marker_margin_ns)

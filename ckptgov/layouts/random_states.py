@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 
 from ckptgov.layouts.base import Tree
+from ckptgov.layouts.beside import MAX_RANKS
 from ckptgov.layouts.proof import Proof
-from ckptgov.model.facts import Depth
+from ckptgov.model.facts import Depth, Reason
 
 
 def ranks_in(tree: Tree, directory: str, pattern: re.Pattern[str]) -> set[int]:
@@ -40,6 +41,9 @@ def prove_ranks(
         most = max(counts, default=0)
         if most > count and count not in counts:
             count, because = most, f"{counts[most]} has {most}"
+    if count > MAX_RANKS:
+        proof.refuse(Reason.TORN, "", f"{because}: not believable")
+        return count
     for rank in range(count):
         path = name_of.format(rank)
         proof.need(path, because=because)

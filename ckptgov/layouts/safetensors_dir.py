@@ -65,7 +65,7 @@ class SafetensorsLayout:
             return proof.sighting(purposes=(Purpose.WEIGHTS,), reshardable=True)
         prove_weights(proof, "", depth)
         prove_configs(proof, "")
-        loose = [name for name in _bare_files(tree, proof.root) if not proof.is_member(name)]
+        loose = _loose(proof)
         torch = [name for name in _torch_files(tree, proof.root) if not proof.is_member(name)]
         if loose or torch:
             _prove_loose(proof, loose, torch, depth)
@@ -93,6 +93,17 @@ def _bare_files(tree: Tree, directory: str) -> list[str]:
 def _torch_files(tree: Tree, directory: str) -> list[str]:
     names = tree.files(directory)
     return [name for name in names if name.endswith(TORCH_SUFFIXES) and not is_staging(name)]
+
+
+def _loose(proof: Proof) -> list[str]:
+    """Files that no index names; beside an index, numbered shards that it leaves out are stale."""
+    names = proof.tree.files(proof.root)
+    has_index = any(map(INDEX.fullmatch, names))
+    return [
+        name
+        for name in _bare_files(proof.tree, proof.root)
+        if not proof.is_member(name) and not (has_index and NUMBERED.fullmatch(name))
+    ]
 
 
 def _are_counted(names: Sequence[str]) -> bool:

@@ -20,6 +20,8 @@ import re
 from collections.abc import Sequence
 
 from ckptgov.layouts.base import Claim, Tree, join, split
+from ckptgov.layouts.beside import MAX_RANKS
+from ckptgov.layouts.content import refuse_whole
 from ckptgov.layouts.names import Step, is_staging, last_integer, step_of_name, step_of_path
 from ckptgov.layouts.proof import Proof
 from ckptgov.layouts.torch_ranks import anchor_of, claim_sized, examine_sized, world_size_of
@@ -50,9 +52,10 @@ class TorchFilesLayout:
         sized = claim_sized(tree, directory, NAME)
         if sized is not None:
             return sized
-        if anchor_of(tree, directory) is not None:
-            return None  # told by the step-named directory above
-        found = _candidates(directory, _torch_names(tree, directory))
+        names = _torch_names(tree, directory)
+        if not names or anchor_of(tree, directory) is not None:
+            return None  # ranks' files are told by the step-named directory above
+        found = _candidates(directory, names)
         if len(found) == 1 and found[0].name == directory and not tree.dirs(directory):
             one = found[0]
             whole = Found(name=directory, layout=NAME, step=one.step, step_kind=one.step_kind)
@@ -80,7 +83,7 @@ class TorchFilesLayout:
             _prove_shards(proof, names)
         else:
             _tell_gaps(proof, names)
-            proof.refuse(Reason.UNPROVEN, "", _UNPROVEN)
+            refuse_whole(proof, Reason.UNPROVEN, _UNPROVEN)
         return proof.sighting()
 
     def pointers(self, tree: Tree) -> tuple[Pointer, ...]:
@@ -198,6 +201,9 @@ def _prove_shards(proof: Proof, names: Sequence[str]) -> None:
     want = max(have, counts[most] if most is not None else 0)
     because = f"{most} has {want}" if most is not None and want > have else "a gap"
     suffix = names[0][own.end("number") :]
+    if want > MAX_RANKS:
+        refuse_whole(proof, Reason.TORN, f"{want} shards by the highest number: not believable")
+        return
     for number in range(want):
         name = f"{own['stem']}-shard{number}{suffix}"
         if not proof.is_member(name):
@@ -206,7 +212,7 @@ def _prove_shards(proof: Proof, names: Sequence[str]) -> None:
         proof.refuse(Reason.BEING_WRITTEN, name, "has a temporary name: never a shard")
     if most is None:
         text = "no other group beside it tells how many shards there are"
-        proof.refuse(Reason.UNPROVEN, "", f"{text}; declare a rule or commit it")
+        refuse_whole(proof, Reason.UNPROVEN, f"{text}; declare a rule or commit it")
 
 
 def _tell_gaps(proof: Proof, names: Sequence[str]) -> None:
@@ -218,7 +224,7 @@ def _tell_gaps(proof: Proof, names: Sequence[str]) -> None:
             ranks.setdefault(ends, set()).add(int(match["number"]))
     for (start, end), seen in ranks.items():
         first = 1 if min(seen) == 1 else 0
-        lost = sorted(set(range(first, max(seen))) - seen)
+        lost = sorted(set(range(first, min(max(seen), MAX_RANKS))) - seen)
         for number in lost[:_MAX_TOLD]:
             text = f"is missing: {len(seen)} of at least {max(seen) + 1 - first} are here"
             proof.refuse(Reason.MISSING_SHARD, f"{start}{number}{end}", text)

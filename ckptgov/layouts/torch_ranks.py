@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from ckptgov.layouts.base import Claim, Tree, join, split
+from ckptgov.layouts.beside import MAX_RANKS, neighbours
 from ckptgov.layouts.names import is_staging, step_of_name, step_of_path
 from ckptgov.layouts.proof import Proof
 from ckptgov.model.checkpoint import StepKind
@@ -64,6 +65,9 @@ def examine_sized(tree: Tree, found: Found, depth: Depth, *, siblings: Sequence[
     for stem, ranks in sorted(stems.items()):
         where, _, end = stem
         because = f"{len(ranks)} of {size} ranks are here"
+        if size > MAX_RANKS:
+            proof.refuse(Reason.TORN, where, f"{because}: not believable")
+            continue
         for rank in range(size):
             path = join(where, f"{_start(stem)}world_size_{size}_rank_{rank}{end}")
             proof.need(path, because=because)
@@ -159,8 +163,8 @@ def _stems(names: Iterable[str]) -> dict[_Stem, set[int]]:
 def _compare_stems(proof: Proof, stems: set[_Stem], siblings: Sequence[Found]) -> None:
     """A stem that every other step has and this one lacks (all its optimizer parts) is missing."""
     others: dict[str, set[_Stem]] = {}
-    for sibling in siblings:
-        if world_size_of(sibling) is not None and sibling.name != proof.found.name:
+    for sibling in neighbours(proof.found, siblings):
+        if world_size_of(sibling) is not None:
             files = sibling.files or _sized_below(proof.tree, sibling.name)
             names = (path.removeprefix(f"{sibling.name}/") for path in files)
             others.setdefault(sibling.name, set()).update(_stems(names))

@@ -92,6 +92,10 @@ class Context:
             self._places[tier.root] = opened
         return self._places[tier.root]
 
+    def forget_places(self) -> None:
+        """Meet every place anew: the catalog was emptied."""
+        self._places.clear()
+
     def look(self, place: Place, run_root: str, *, partial: bool, run: str | None) -> RunLook:
         """A look at one run root, judged by the rules of its run."""
         judged = look_settings(
@@ -135,7 +139,7 @@ class Context:
         if place is not None and place in places:
             node = places[place].node
         looks: list[RunLook] = []
-        unreachable: list[Note] = []
+        unreachable: list[tuple[Note, CouldNotLook]] = []
         roots = sorted(
             self.catalog.roots_of(run_id), key=lambda root: _order(places[root.place], node)
         )
@@ -145,7 +149,7 @@ class Context:
         return Asked(
             run=name,
             looks=tuple(looks),
-            unreachable=tuple(unreachable),
+            unreachable=tuple(note for note, _ in unreachable),
             more=tuple(self._last_sighted(run_id, places)) if sealed_only else (),
             node=node,
             sealed_only=sealed_only,
@@ -158,13 +162,12 @@ class Context:
         place: PlaceFacts,
         run: str,
         looks: list[RunLook],
-        unreachable: list[Note],
+        unreachable: list[tuple[Note, CouldNotLook]],
     ) -> None:
         tier = self.tier_of(place.root, place.node)
         if tier is None:
-            unreachable.append(
-                Note("unreachable", place.root, f"tier {place.tier} is not configured any more")
-            )
+            gone = CouldNotLook(f"tier {place.tier} at {place.root} is not configured any more")
+            unreachable.append((Note("unreachable", place.root, gone.message), gone))
             return
         try:
             opened = self.place(tier)
@@ -173,7 +176,7 @@ class Context:
         except CouldNotLook as error:
             if error.kind == "malformed":
                 raise
-            unreachable.append(Note("unreachable", place.root, error.message))
+            unreachable.append((Note("unreachable", place.root, error.message), error))
 
     def _require_home(
         self,
@@ -181,14 +184,15 @@ class Context:
         roots: list[RunRootFacts],
         looks: list[RunLook],
         places: dict[str, PlaceFacts],
-        unreachable: list[Note],
+        unreachable: list[tuple[Note, CouldNotLook]],
     ) -> None:
         """Without the journal's home nobody can tell what must not be offered."""
         shared = [root for root in roots if places[root.place].node is None]
         if looks and (not shared or looks[0].place.uuid == shared[0].place):
             return
-        why = unreachable[0].text if unreachable else "it has no place"
-        raise CouldNotLook(f"run {name}: {why}", hint="'ckptgov doctor' looks at every tier")
+        if unreachable:
+            raise unreachable[0][1]
+        raise CouldNotLook(f"run {name} has no place", hint="'ckptgov scan DIR' gives it one")
 
     def _last_sighted(
         self, run_id: str, places: dict[str, PlaceFacts]

@@ -77,6 +77,7 @@ def rebuild(context: Context, roots: Sequence[str], *, dry_run: bool = False) ->
         return Rebuilt(runs=0, checkpoints=0, tiers=len(identities), epoch=epoch)
     context.catalog.wipe_facts()
     context.catalog.adopt_identity(uuid, epoch)
+    context.forget_places()
     runs: set[str] = set()
     for tier in tiers:
         if tier.root in identities:

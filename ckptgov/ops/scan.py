@@ -130,6 +130,11 @@ def _start(
         progress = prepare(look, identity)
         look.identity = progress.identity
         record_run(context.catalog, look, progress.identity, context.author.clock.now_ns())
+        progress.first_seen = {
+            (one.name, one.variant): one.first_seen_at_ns
+            for one in context.catalog.sightings(progress.identity.run_id)
+            if one.place == place.uuid
+        }
     settings = context.seal_settings_at(place)
     steps = scan_steps(look, progress, author=context.author, settings=settings)
     return RunAtPlace(tier=tier, look=look, progress=progress, steps=steps)

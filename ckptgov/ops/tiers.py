@@ -119,7 +119,13 @@ def register(context: Context, root: str, *, node: str | None) -> TierSettings:
         node=node,
         ingest=True,
     )
-    add_tier(context, tier)
+    try:
+        add_tier(context, tier)
+    except UsageError:
+        context.settings = load_settings(context.settings.home)
+        if context.tier_of(root, node) is None:
+            raise
+        return tier  # another process registered it in between
     context.talk(f"registered {root} as tier {name}")
     return tier
 

@@ -7,7 +7,7 @@ higher steps of older lines are never offered, also when they arrive late.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from ckptgov.model.checkpoint import StepKind
@@ -218,14 +218,21 @@ class OpeningLine:
 
 
 def line_for_save(
-    save: NewSave, records: Sequence[NumberedRecord], *, margin_ns: int
+    save: NewSave,
+    records: Sequence[NumberedRecord],
+    *,
+    earlier: Container[str],
+    first_seen_at_ns: int,
+    margin_ns: int,
 ) -> tuple[int, OpeningLine | None]:
     """The line a newly seen save belongs to, and the line to open for it if any.
 
     A save below what the active line already holds opens one when a restart decision for a lower
-    step stands before it, or when its own times say that a trainer wrote it here after the higher
-    one was sealed (``margin_ns`` allows for clocks that differ). A copy of a known content id and
-    carried times prove nothing and open nothing.
+    step stands before it, or when it was first sighted (``first_seen_at_ns``, by the observer's
+    clock) in a later pass than a higher one was sealed, and its own times say that a trainer wrote
+    it here in between (``margin_ns`` allows for clocks that differ). ``earlier`` holds the ids of
+    the records that stood before this pass. A copy of a known content id, carried times and times
+    in the future prove nothing and open nothing.
     """
     lines = read_lines(records)
     active = lines.active
@@ -238,7 +245,11 @@ def line_for_save(
     higher = [one for one in own if one.step is not None and one.step >= save.step]
     if not higher or save.is_carried:
         return line, None
-    cause = _cause_of_lower(save, higher, records, active, margin_ns)
+    before = [
+        one for one in higher if one.stamp.id in earlier and one.stamp.at_ns < first_seen_at_ns
+    ]
+    is_fresh = save.newest_mtime_ns <= first_seen_at_ns + margin_ns
+    cause = _cause_of_lower(save, higher, before if is_fresh else [], records, active, margin_ns)
     if cause is None:
         return line, None
     lower = [one.step for one in own if one.step is not None and one.step < save.step]
@@ -260,6 +271,7 @@ def _sealed_in(records: Sequence[NumberedRecord], lines: Lines) -> list[Sealed]:
 def _cause_of_lower(
     save: NewSave,
     higher: Sequence[Sealed],
+    before: Sequence[Sealed],
     records: Sequence[NumberedRecord],
     active: Line,
     margin_ns: int,
@@ -279,7 +291,6 @@ def _cause_of_lower(
             continue
         if save.newest_mtime_ns > record.stamp.at_ns > active.opened_at_ns:
             return LineCause.DECISION
-    sealed_at = min(one.stamp.at_ns for one in higher)
-    if save.oldest_mtime_ns > sealed_at + margin_ns:
+    if any(save.oldest_mtime_ns > one.stamp.at_ns + margin_ns for one in before):
         return LineCause.LOWER_STEP
     return None

@@ -96,3 +96,7 @@ class Storage(Reader, Protocol):
     def filesystem(self) -> FileSystem:
         """What the root lies on."""
         ...
+
+    def close(self) -> None:
+        """Give back what is held open; nothing is called after it."""
+        ...

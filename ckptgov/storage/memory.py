@@ -151,6 +151,9 @@ class MemoryStorage:
         with self._at(parts):
             _tree.require_dir(self._find(parts))
 
+    def close(self) -> None:
+        """Nothing is held open; the tree stays."""
+
     def filesystem(self) -> FileSystem:
         return FileSystem(
             type="memory",

@@ -82,6 +82,9 @@ class CrashingStorage:
         self._alive()
         return self._inner.filesystem()
 
+    def close(self) -> None:
+        self._inner.close()
+
     def _mutate(self, call: str, path: str) -> None:
         self._alive()
         if len(self.calls) == self._crash_at:

@@ -151,7 +151,11 @@ def _judge(
         findings = [Finding(Reason.MISSING_SHARD, manifest.name, "its files are gone")]
     if receipt is not None and receipt.evidence is not Evidence.DIGEST:
         findings.append(
-            Finding(Reason.CORRUPT, manifest.name, "failed its last verification at this place")
+            Finding(
+                Reason.CORRUPT,
+                manifest.name,
+                "its bytes differed when they were last compared here",
+            )
         )
     sound = receipt is not None and not findings
     return CopyProof(

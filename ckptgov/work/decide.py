@@ -105,15 +105,14 @@ def decide(
     chosen = choice.chosen
     assert chosen is not None
     content_id = chosen.content_id or seal(chosen)
-    won = home.publish_restart(
-        Restart(
-            stamp=author.stamp(run_id()),
-            restart_id=restart_id,
-            epoch=epoch,
-            content_id=content_id,
-        )
+    own = Restart(
+        stamp=author.stamp(run_id()),
+        restart_id=restart_id,
+        epoch=epoch,
+        content_id=content_id,
     )
-    if won.content_id != content_id:
+    won = home.publish_restart(own)
+    if won.stamp.id != own.stamp.id:
         return _read(won, looks)
     return Decision(
         restart=won,

@@ -179,5 +179,7 @@ def _publish_at(
         digested=digested,
         is_carried=half.sighting.is_carried,
         metrics=half.sighting.metrics,
+        earlier=look.known_at_start,
+        first_seen_at_ns=author.clock.now_ns(),
         margin_ns=settings.margin_ns,
     )

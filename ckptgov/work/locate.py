@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from ckptgov.errors import Ambiguous, CouldNotLook, Malformed, StorageError, UsageError
 from ckptgov.layouts.survey import find_run_roots, is_checkpoint
+from ckptgov.manifest.names import file_name_of
 from ckptgov.storage.posix import PosixStorage
+from ckptgov.work.runstore import store_at
 from ckptgov.work.tier import TIER_FILE, Place, read_identity
 
 
@@ -124,6 +126,9 @@ def locate(path: str) -> Location:
 
 def _within(place: Place, below: str) -> Location:
     storage = place.storage
+    sealed = _sealed_checkpoint(place, below)
+    if sealed is not None:
+        return Location(place=place, below=sealed[0], run_roots=(sealed[0],), only_name=sealed[1])
     if below and _is_one_checkpoint(place, below):
         parent, _, name = below.rpartition("/")
         root = _holding_root(place, parent)
@@ -148,6 +153,19 @@ def _holding_root(place: Place, parent: str) -> str:
             return current
         current = f"{current}/{part}" if current else part
     return parent
+
+
+def _sealed_checkpoint(place: Place, below: str) -> tuple[str, str] | None:
+    """(run root, name) when a manifest of a run root above names exactly this path."""
+    parts = below.split("/")
+    for depth in range(len(parts) - 1, -1, -1):
+        root, name = "/".join(parts[:depth]), "/".join(parts[depth:])
+        if not name or not _has_sidecar(place, root):
+            continue
+        encoded = file_name_of(name)
+        if any(one.encoded_name == encoded for one in store_at(place.storage, root).manifests()):
+            return root, name
+    return None
 
 
 def _has_sidecar(place: Place, directory: str) -> bool:

@@ -84,6 +84,7 @@ class RunLook:
         self.identity = self.store.identity()
         read = self.store.journal()
         self.use_records(read.records)
+        self.known_at_start = frozenset(item.record.stamp.id for item in read.records)
         self._notes: list[Note] = list(read.notes)
         rules = settings.rules
         if not rules and self.identity is not None and self.identity.expect is not None:
@@ -178,7 +179,7 @@ class RunLook:
         receipt = None
         if self.place.uuid is not None:
             numbered = self._receipts.get((stored.encoded_name, stored.content_prefix), [])
-            receipt = self.store.newest_receipt(numbered, self.place.uuid)
+            receipt = self.store.newest_receipt(numbered, self.place.uuid, notes=self._notes)
         if receipt is not None and receipt.content_id != manifest.content_id:
             receipt = None
         only = [path for path, _ in receipt.tokens] if receipt and self.partial else None

@@ -41,6 +41,8 @@ from ckptgov.storage.contract import Storage
 SIDECAR = ".ckptgov"
 MAX_NUMBER_TRIES = 10_000
 RECEIPTS_KEPT = 2
+MAX_FILE_BYTES = 256 * 2**20
+"""The largest cap of any form (forms, version 1); more is refused unread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +144,18 @@ class RunStore:
             numbered.sort(reverse=True)
         return found
 
-    def newest_receipt(self, numbered: Iterable[tuple[int, str]], place: str) -> Receipt | None:
+    def newest_receipt(
+        self, numbered: Iterable[tuple[int, str]], place: str, *, notes: list[Note]
+    ) -> Receipt | None:
         """The highest one of this place that decodes; one that does not counts for nothing."""
         for _number, name in numbered:
             path = f"{self.sidecar}/receipts/{name}"
             try:
                 receipt = decode_receipt(self._read(path), where=path)
-            except (Malformed, FileNotFoundError):
+            except FileNotFoundError:
+                continue
+            except Malformed as error:
+                notes.append(Note("unreadable-receipt", path, error.message))
                 continue
             if receipt.place == place:
                 return receipt
@@ -267,7 +274,10 @@ class RunStore:
         if self._read_if_there(path) == raw:
             return
         self._ensure_directory(path)
-        self.storage.replace(path, [raw])
+        try:
+            self.storage.publish(path, [raw])
+        except FileExistsError:
+            self.storage.replace(path, [raw])
 
     def _publish_numbered(self, number: int, path_of: Callable[[int], str], raw: bytes) -> int:
         for candidate in range(number, number + MAX_NUMBER_TRIES):
@@ -302,7 +312,10 @@ class RunStore:
 
     def _read(self, path: str) -> bytes:
         with self.storage.open(path) as file:
-            return file.read_at(0, file.stat().bytes + 1)
+            size = file.stat().bytes
+            if size > MAX_FILE_BYTES:
+                raise Malformed(f"{path}: {size} bytes, more than the {MAX_FILE_BYTES} allowed")
+            return file.read_at(0, size + 1)
 
     def _read_if_there(self, path: str) -> bytes | None:
         try:

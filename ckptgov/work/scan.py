@@ -6,7 +6,7 @@ Killed at any point, the next scan converges.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from ckptgov.errors import CkptgovError, Malformed, StorageError
@@ -56,6 +56,7 @@ class ScanProgress:
     """What a scan has done so far; grows while it runs."""
 
     identity: RunIdentity
+    first_seen: Mapping[tuple[str, str], int] = field(default_factory=dict)
     sealed: list[SealedNow] = field(default_factory=list)
     sightings: list[Sighting] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
@@ -163,6 +164,8 @@ def _record(
             newest_mtime_ns=copy.proof.newest_mtime_ns,
         ),
         is_carried=True,
+        earlier=look.known_at_start,
+        first_seen_at_ns=author.clock.now_ns(),
         margin_ns=settings.margin_ns,
     )
 
@@ -239,7 +242,12 @@ def _seal_sighting(
 ) -> SealedNow | None:
     try:
         manifest = seal(
-            look, sighting, identity=progress.identity, author=author, settings=settings
+            look,
+            sighting,
+            identity=progress.identity,
+            author=author,
+            settings=settings,
+            first_seen_at_ns=progress.first_seen.get((sighting.name, sighting.found.variant)),
         )
     except NotStill as error:
         progress.sightings.append(replace(sighting, findings=(error.finding,)))
@@ -259,6 +267,7 @@ def seal(
     identity: RunIdentity,
     author: Author,
     settings: SealSettings,
+    first_seen_at_ns: int | None = None,
     save_id: str | None = None,
     metrics: tuple[tuple[str, str], ...] = (),
 ) -> Manifest:
@@ -299,6 +308,8 @@ def seal(
         is_carried=sighting.is_carried,
         metrics=metrics or sighting.metrics,
         save_id=save_id,
+        earlier=look.known_at_start,
+        first_seen_at_ns=(author.clock.now_ns() if first_seen_at_ns is None else first_seen_at_ns),
         margin_ns=settings.margin_ns,
     )
     return manifest

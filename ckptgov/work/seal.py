@@ -7,7 +7,7 @@ checkpoint alone, a missing receipt or record is added.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from ckptgov.errors import CkptgovError, StorageError
@@ -266,6 +266,8 @@ def record_sealed(
     is_carried: bool,
     metrics: tuple[tuple[str, str], ...] = (),
     save_id: str | None = None,
+    earlier: Container[str],
+    first_seen_at_ns: int,
     margin_ns: int,
 ) -> Sealed:
     """Append the ``sealed`` record, and before it the record of a line it opens.
@@ -293,7 +295,13 @@ def record_sealed(
             newest_mtime_ns=digested.newest_mtime_ns,
             is_carried=is_carried,
         )
-        line, opening = line_for_save(save, records, margin_ns=margin_ns)
+        line, opening = line_for_save(
+            save,
+            records,
+            earlier=earlier,
+            first_seen_at_ns=first_seen_at_ns,
+            margin_ns=margin_ns,
+        )
         if opening is not None:
             store.append(
                 LineOpened(

@@ -192,11 +192,16 @@ def _write_verdict(
 
 
 def _verdict(copy: SealedCopy, reports: Sequence[ShardReport]) -> Evidence | None:
+    """What the next receipt says; None leaves the last one.
+
+    ``structure`` is all that is left of bytes that were compared and differ. Only what the look
+    still vouched for is demoted: a token that changed says enough by itself.
+    """
     states = {one.state for one in reports}
     if states == {ShardState.MATCHES}:
         return Evidence.DIGEST
     if states & _WRONG and not copy.proof.findings:
-        return Evidence.NONE
+        return Evidence.STRUCTURE
     return None
 
 

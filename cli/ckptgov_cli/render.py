@@ -174,7 +174,7 @@ def scan(answer: ScanAnswer, *, as_json: bool, dry_run: bool) -> int:
         for debris in run.listing.staging:
             output.talk(f"  staging: {debris.path}: {output.size(debris.bytes)}")
         _notes(run.listing.notes)
-    if not answer.runs:
+    if not answer.runs and answer.error is None:
         output.talk("no runs found")
     if answer.error is not None:
         output.complain(answer.error)

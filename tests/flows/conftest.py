@@ -72,14 +72,14 @@ def _checkpoints(document: dict) -> list[dict]:
 class Cli:
     """Runs ``ckptgov`` commands in this process."""
 
-    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
-        self._capsys = capsys
+    def __init__(self, capture: pytest.CaptureFixture[bytes]) -> None:
+        self._capture = capture
 
     def __call__(self, *words: str | Path) -> Answer:
-        self._capsys.readouterr()
+        self._capture.readouterr()
         code = main([str(word) for word in words])
-        captured = self._capsys.readouterr()
-        return Answer(code=code, out=captured.out, err=captured.err)
+        captured = self._capture.readouterr()
+        return Answer(code=code, out=os.fsdecode(captured.out), err=os.fsdecode(captured.err))
 
     def json(self, *words: str | Path) -> Answer:
         """The same with ``--json``; stdout holds exactly one document, whatever the exit."""
@@ -104,9 +104,9 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+def cli(capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
     """The command line in this process."""
-    return Cli(capsys)
+    return Cli(capsysbinary)
 
 
 @pytest.fixture

@@ -68,8 +68,8 @@ def test_a_torn_one_is_named_with_its_file(cli, directories: Path) -> None:
 
 def test_several_runs_are_named(cli, directories: Path) -> None:
     message = cli.json("latest", directories / "several").json["error"]["message"]
-    assert "several/a" in message
-    assert "several/b" in message
+    assert str(directories / "several") in message
+    assert message.endswith("a, b")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every directory")

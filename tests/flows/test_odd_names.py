@@ -11,14 +11,13 @@ import pytest
 from ckptgov.testing.builders import write_dcp
 
 NAMES = [
-    "Läufe/schritt_5",
-    "run/模型 step_5",
-    "two words/step 5",
-    "line\nbreak/step_5",
-    "-run/-step_5",
-    "run/step_5*[a]?",
-    "quo\"ted/step_5's",
-    "not-utf8-\udcff/step_5\udcfe",
+    "Läufe/模型-step_5",
+    " two  words /an other step_5",
+    "line\nbreak/a\tb-step_5",
+    "-run/--step_5",
+    "*[a]?/*[a]?-step_5",
+    "quo\"ted's/\"'-step_5",
+    "not-utf8-\udcff/\udcfe-step_5",
     "a" * 240 + "/step_5",
 ]
 

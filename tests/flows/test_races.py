@@ -26,7 +26,7 @@ def together(spawn: Spawn, *commands: tuple[str | Path, ...]) -> list[tuple[int,
 def test_two_sealing_one_checkpoint_give_one_manifest(
     cli, spawn: Spawn, tier: Path, command: str
 ) -> None:
-    directory = write_dcp(tier / "run/step_1", rows=2000)
+    directory = write_dcp(tier / "run/step_1", rows=200)
     words = (command, directory if command == "commit" else directory.parent)
     ended = together(spawn, words, words)
     assert [code for code, _, _ in ended] == [0, 0], ended

@@ -185,15 +185,13 @@ class TestDeclaredRules:
         self, cli, sample, name: str, glob: str, count: str, newest: str, purpose: str
     ) -> None:
         run = sample(name)
-        cli.done("run", "create", "ours", "--expect-glob", glob, "--expect-count", count)
+        create(cli, run, glob, count)
         cli.done("scan", run, "--run", "ours")
         assert cli("latest", "ours", "--purpose", purpose).path == run / newest
 
     def test_a_rule_does_not_heal_a_torn_one(self, cli, sample) -> None:
         run = sample("plain-torch-save-torn/rank2-killed")
-        cli.done(
-            "run", "create", "ours", "--expect-glob", "step_*/rank_*.pt", "--expect-count", "4"
-        )
+        create(cli, run, "step_*/rank_*.pt", "4")
         cli("scan", run, "--run", "ours")
         answer = cli.json("latest", "ours")
         assert answer.code == 5
@@ -203,3 +201,9 @@ class TestDeclaredRules:
         run = sample("plain-torch-save/4rank")
         cli.done("commit", run / "step_2")
         assert cli("latest", run).path == run / "step_2"
+
+
+def create(cli, run: Path, glob: str, count: str) -> None:
+    """Declare what the checkpoints of ``run`` consist of, under the name ``ours``."""
+    words = ("--root", run, "--expect-glob", glob, "--expect-count", count)
+    cli.done("run", "create", "ours", *words)

@@ -6,6 +6,7 @@ import io
 import pickle
 import sys
 import types
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from ckptgov.layouts.registry import examine
 from ckptgov.layouts.survey import survey
 from ckptgov.model.checkpoint import Expect
 from ckptgov.model.facts import Depth, Sighting, Survey
-from ckptgov.model.files import Entry, FileStat, OpenFile, Reader
+from ckptgov.model.files import Entry, EntryKind, FileStat, OpenFile, Reader
 from ckptgov.storage.posix import PosixStorage
 
 FAR_FUTURE_NS = 4 * 10**18
@@ -171,9 +172,7 @@ class DcpIndexBuilder:
     def stored(self, name: str, path: object, offset: object, length: object) -> None:
         """One entry of a shard file."""
         names = self._names
-        index = names.make(
-            "metadata", "MetadataIndex", fqn=name, offset=names.size(0, 0), index=0
-        )
+        index = names.make("metadata", "MetadataIndex", fqn=name, offset=names.size(0, 0), index=0)
         self._stored[index] = names.make(
             "filesystem", "_StorageInfo", relative_path=path, offset=offset, length=length
         )
@@ -195,6 +194,21 @@ class DcpIndexBuilder:
 @pytest.fixture
 def dcp_index() -> DcpIndexBuilder:
     return DcpIndexBuilder()
+
+
+@pytest.fixture
+def torch_file() -> Callable[..., bytes]:
+    """A torch.save file of ``state`` with one tensor record."""
+
+    def build(state: object) -> bytes:
+        out = io.BytesIO()
+        with zipfile.ZipFile(out, "w") as packed:
+            packed.writestr("archive/data.pkl", pickle.dumps(state, protocol=2))
+            packed.writestr("archive/data/0", bytes(256))
+            packed.writestr("archive/version", b"3\n")
+        return out.getvalue()
+
+    return build
 
 
 class BytesFile:
@@ -227,8 +241,6 @@ class BytesFile:
 
 
 def _stat_of(size: int) -> FileStat:
-    from ckptgov.model.files import EntryKind
-
     return FileStat(
         kind=EntryKind.FILE,
         bytes=size,

@@ -36,21 +36,62 @@ STEPS = {
 
 ORDINALS = {"epoch418": 418, "epoch=3.ckpt": 3, "checkpoint_epoch_4": 4, "checkpoint_5_100": 100}
 
-STEPLESS = (
-    "ddp2 zero2 best_top10 v1 2rank fsdp2-4rank checkpoint-handpicked release handpicked run_1 "
-    "node0 tmp-checkpoint-50 checkpoint_last last-v1.ckpt last.ckpt loss=0.41.ckpt step=1.5 "
-    "step_10k footstep5 200.orbax-checkpoint-tmp step_100.tmp 1234567890123456789 rank_0.pt"
-).split()
+STEPLESS = [
+    "ddp2",
+    "zero2",
+    "best_top10",
+    "v1",
+    "2rank",
+    "fsdp2-4rank",
+    "checkpoint-handpicked",
+    "release",
+    "handpicked",
+    "run_1",
+    "node0",
+    "tmp-checkpoint-50",
+    "checkpoint_last",
+    "last-v1.ckpt",
+    "last.ckpt",
+    "loss=0.41.ckpt",
+    "step=1.5",
+    "step_10k",
+    "footstep5",
+    "200.orbax-checkpoint-tmp",
+    "step_100.tmp",
+    "1234567890123456789",
+    "rank_0.pt",
+]
 
-STAGING = (
-    "tmp-checkpoint-50 tmp-checkpoint-s0yubqtr 2.orbax-checkpoint-tmp "
-    "200.orbax-checkpoint-tmp-1700000000 state.orbax-checkpoint-tmp .tmptsu7mC .metadata.tmp "
-    "__3.metadata.tmp checkpoint_5_200-shard2.pt.tmp x.partial x.incomplete "
-    "iter_0000100_0_local.dirty.pt manifest.ocdbt.__lock .nfs0000000012ab34cd .ckptgov "
-    ".ckptgov-tier.json megatron_gpt-unfinished"
-).split()
+STAGING = [
+    "tmp-checkpoint-50",
+    "tmp-checkpoint-s0yubqtr",
+    "2.orbax-checkpoint-tmp",
+    "200.orbax-checkpoint-tmp-1700000000",
+    "state.orbax-checkpoint-tmp",
+    ".tmptsu7mC",
+    ".metadata.tmp",
+    "__3.metadata.tmp",
+    "checkpoint_5_200-shard2.pt.tmp",
+    "x.partial",
+    "x.incomplete",
+    "iter_0000100_0_local.dirty.pt",
+    "manifest.ocdbt.__lock",
+    ".nfs0000000012ab34cd",
+    ".ckptgov",
+    ".ckptgov-tier.json",
+    "megatron_gpt-unfinished",
+]
 
-NO_STAGING = "step_100 tmp template .tmpabc checkpoint-50 partial lasting.pt tmp-logs".split()
+NO_STAGING = [
+    "step_100",
+    "tmp",
+    "template",
+    ".tmpabc",
+    "checkpoint-50",
+    "partial",
+    "lasting.pt",
+    "tmp-logs",
+]
 
 
 @pytest.mark.parametrize(("name", "step"), STEPS.items())
@@ -72,6 +113,11 @@ def test_the_last_component_that_carries_a_step_decides() -> None:
     assert step_of_path("run/epoch=1-step=100-val/loss=0.41.ckpt") == (100, StepKind.STEP)
     assert step_of_path("step_5/step_7/model") == (7, StepKind.STEP)
     assert step_of_path("best/model") is None
+
+
+def test_a_step_above_an_ordinal_wins() -> None:
+    assert step_of_path("step_100/epoch_3.pt") == (100, StepKind.STEP)
+    assert step_of_path("epoch_2/epoch_3.pt") == (3, StepKind.ORDINAL)
 
 
 @pytest.mark.parametrize(

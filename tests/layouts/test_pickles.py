@@ -10,15 +10,20 @@ import struct
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from ckptgov.errors import CouldNotLook, Malformed
-from ckptgov.layouts.pickles import REUSE_BELOW_BYTES, PickleReader
+from ckptgov.layouts.pickles import MAX_PICKLE_BYTES, REUSE_BELOW_BYTES, PickleReader
 from ckptgov.model.files import OpenFile
 
 Opener = Callable[[bytes], OpenFile]
+
+DCP = "torch.distributed.checkpoint."
 
 
 @pytest.fixture
@@ -167,7 +172,9 @@ def test_scalars_are_found_by_dotted_keys(reader: PickleReader) -> None:
 
 
 def test_the_members_of_an_unknown_class_are_found(reader: PickleReader) -> None:
-    namespace = b"\x80\x04}X\x04\x00\x00\x00argscargparse\nNamespace\n)\x81}X\x02\x00\x00\x00tpK\x08sbs."
+    namespace = (
+        b"\x80\x04}X\x04\x00\x00\x00argscargparse\nNamespace\n)\x81}X\x02\x00\x00\x00tpK\x08sbs."
+    )
     read = reader.torch_pickle(namespace, name="p", keys=["args.tp"])
     assert read.scalars == {"args.tp": 8}
 
@@ -239,7 +246,12 @@ def test_an_index_that_names_a_file_elsewhere_is_malformed(
     [("a", -1, 5), ("a", 0, 2**63), ("a", "0", 5), (7, 0, 5), ("", 0, 5), ("a", True, 5)],
 )
 def test_an_index_with_impossible_places_is_malformed(
-    reader: PickleReader, dcp_index, open_bytes: Opener, path: object, offset: object, length: object
+    reader: PickleReader,
+    dcp_index,
+    open_bytes: Opener,
+    path: object,
+    offset: object,
+    length: object,
 ) -> None:
     dcp_index.stored("w", path, offset, length)
     with pytest.raises(Malformed, match="m: "):
@@ -277,18 +289,116 @@ def test_a_file_that_shrinks_while_it_is_read_is_malformed(
         reader.dcp_metadata(file, name="m")
 
 
-def test_a_large_index_is_read_in_proportion_and_its_child_not_kept(
-    reader: PickleReader, dcp_index, open_bytes: Opener
+def test_an_answer_out_of_proportion_is_malformed(reader: PickleReader) -> None:
+    storage = _text("storage") + b"cx\ny\n" + b"X" + struct.pack("<I", 4000) + b"k" * 4000
+    first = b"(" + storage + b"q\x01" + _text("cpu") + b"K\x01tQ"
+    again = b"(" + storage[:-4005] + b"h\x01" + _text("cpu") + b"K\x01tQ"
+    crafted = b"\x80\x04" + first + again * 1000 + b"."
+    with pytest.raises(Malformed, match="out of proportion"):
+        reader.torch_pickle(crafted, name="evil", keys=[])
+
+
+def test_a_large_pickle_that_fails_at_once_says_why(reader: PickleReader) -> None:
+    with pytest.raises(Malformed, match="big: UnpicklingError"):
+        reader.torch_pickle(b"\xff" * (8 * 2**20), name="big", keys=[])
+
+
+def test_a_pickle_of_impossible_size_is_not_even_read(
+    reader: PickleReader, open_bytes: Opener
 ) -> None:
-    for layer in range(20_000):
-        name = f"model.layers.{layer // 8}.self_attn.q_proj.weight.{layer}"
-        dcp_index.tensor(name, rows=32, chunks=[(4 * k, 4) for k in range(8)])
-        for rank in range(8):
-            dcp_index.stored(name, f"__{rank}_0.distcp", layer * 5000, 5000)
-    pickled = dcp_index.pickled()
+    file = open_bytes(b"")
+    stat = replace(file.stat(), bytes=MAX_PICKLE_BYTES + 1)
+    file.stat = lambda: stat  # type: ignore[method-assign]
+    with pytest.raises(Malformed, match="too many"):
+        reader.dcp_metadata(file, name="m")
+    assert reader._child is None
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_no_bytes_make_reading_an_index_raise_anything_else(
+    data: st.DataObject, open_bytes: Opener
+) -> None:
+    raw = bytearray(_large_index(tensors=1))
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    reader = PickleReader()
+    try:
+        reader.dcp_metadata(open_bytes(bytes(raw)), name="m", with_entries=True, with_chunks=True)
+    except Malformed:
+        pass
+    finally:
+        reader.close()
+
+
+def test_a_large_index_is_read_in_proportion_and_its_child_not_kept(
+    reader: PickleReader, open_bytes: Opener
+) -> None:
+    pickled = _large_index(tensors=12_000)
     assert len(pickled) > 20 * REUSE_BELOW_BYTES
     started = time.monotonic()
     index = reader.dcp_metadata(open_bytes(pickled), name="m")
-    assert index.files["__7_0.distcp"] == (100_000_000, 20_000)
+    assert index.files["__7_0.distcp"] == (60_000_000, 12_000)
+    assert index.gaps == ()
     assert time.monotonic() - started < 30  # about 1 s; it hangs or it does not
     assert reader._child is None
+
+
+def _large_index(tensors: int) -> bytes:
+    """An index of tensors of 32 x 4 in 8 chunks each, in the opcodes that torch's pickles have."""
+    classes = [
+        (DCP + "metadata", "Metadata"),
+        (DCP + "metadata", "MetadataIndex"),
+        (DCP + "filesystem", "_StorageInfo"),
+        ("torch", "Size"),
+        (DCP + "metadata", "TensorStorageMetadata"),
+        (DCP + "metadata", "ChunkStorageMetadata"),
+    ]
+    out = [b"\x80\x04"]
+    out += [_text(module) + _text(name) + b"\x93\x940" for module, name in classes]
+    out += [_new(0), b"}\x94(", _text("storage_data"), b"}\x94("]
+    names = [f"model.layers.{n // 8}.attention.q_proj.weight.{n}" for n in range(tensors)]
+    for number, name in enumerate(names):
+        for rank in range(8):
+            key = {"fqn": _text(name), "offset": _sizes(4 * rank, 0), "index": _number(rank)}
+            place = {
+                "relative_path": _text(f"__{rank}_0.distcp"),
+                "offset": _number(5000 * number),
+                "length": _number(5000),
+            }
+            out += [_new(1), _state(key), _new(2), _state(place)]
+    out += [b"u", _text("state_dict_metadata"), b"}\x94("]
+    chunks = b"".join(
+        _new(5) + _state({"offsets": _sizes(4 * k, 0), "sizes": _sizes(4, 4)}) for k in range(8)
+    )
+    whole = _state({"size": _sizes(32, 4), "chunks": b"]\x94(" + chunks + b"e"})
+    for name in names:
+        out += [_text(name), _new(4), whole]
+    return b"".join([*out, b"uub."])
+
+
+def _new(number: int) -> bytes:
+    # Every text of a class was memoized by two: module, name, class.
+    return b"h" + bytes([3 * number + 2]) + b")\x81\x94"
+
+
+def _text(text: str) -> bytes:
+    return b"\x8c" + bytes([len(text)]) + text.encode() + b"\x94"
+
+
+def _number(number: int) -> bytes:
+    return b"J" + struct.pack("<i", number)
+
+
+def _sizes(*lengths: int) -> bytes:
+    numbers = b"".join(map(_number, lengths))
+    return b"h" + bytes([3 * 3 + 2]) + numbers + b"\x86\x94\x85\x94R\x94"
+
+
+def _state(members: dict[str, bytes]) -> bytes:
+    inner = b"".join(_text(name) + value for name, value in members.items())
+    return b"}\x94(" + inner + b"ub"

@@ -79,6 +79,16 @@ def test_junk_behind_the_trailer_is_seen(whole: bytes, open_bytes: Opener) -> No
     assert _state(open_bytes(whole + bytes(100))) is ZipState.CUT
 
 
+@pytest.mark.parametrize("from_end", [2, 30, 50, 58])
+def test_a_trailer_that_does_not_point_where_it_stands_is_seen(
+    whole: bytes, open_bytes: Opener, from_end: int
+) -> None:
+    # the comment's length, the locator's offset, the directory's offset and its size
+    changed = bytearray(whole)
+    changed[-from_end] ^= 1
+    assert _state(open_bytes(bytes(changed))) is ZipState.CUT
+
+
 def test_bytes_lost_in_the_middle_are_seen(whole: bytes, open_bytes: Opener) -> None:
     assert _state(open_bytes(whole[:200] + whole[264:])) is ZipState.CUT
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -179,7 +180,7 @@ def test_stop_is_asked_within_a_file_too(tree: Any) -> None:
 
 def test_who_stops_listening_leaves_no_thread_behind(tree: Any, twenty: list[str]) -> None:
     before = threading.active_count()
-    results = digest_many(twenty, tree, threads=3)
+    results = digest_many(itertools.cycle(twenty), tree, threads=3)  # would never end by itself
     next(iter(results))
     results.close()  # type: ignore[attr-defined]
     assert threading.active_count() == before

@@ -46,6 +46,12 @@ def test_any_other_name_is_a_path(path: str) -> None:
     names.check_path(path, "here.json")
 
 
+@pytest.mark.parametrize("odd", ["a\nb", "a b", "é", "", "a//b", ".", "x" * 4097])
+def test_one_odd_path_makes_the_lot_not_ordinary(odd: str) -> None:
+    assert names.are_ordinary(["a/b.c", "..d/=~_-"])
+    assert not names.are_ordinary(["a", odd, "b"])
+
+
 @given(PATHS)
 def test_percent_encoding_gives_any_path_back(path: str) -> None:
     encoded = names.percent_encode(path, "here")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from bisect import bisect_left
 from typing import NoReturn
 
 from ckptgov.errors import Malformed
@@ -25,9 +24,12 @@ quote = _quoting.encode
 """JSON text of a string, exactly as ``json.dumps(..., ensure_ascii=True)`` writes it."""
 
 
-def open_object(form: str, members: dict[str, object]) -> str:
+def open_object(form: str, members: dict[str, object], where: str) -> str:
     """The JSON text of a file up to, without, the comma before what follows ``members``."""
-    return quote({"format": form, "version": VERSION, **members}).removesuffix("}")
+    text = quote({"format": form, "version": VERSION, **members}).removesuffix("}")
+    if len(text) > SMALL_BYTES:
+        raise Malformed(f"{where}: {len(text)} bytes of members, more than {SMALL_BYTES}")
+    return text
 
 
 def seal(body: str, *, cap_bytes: int, where: str) -> bytes:
@@ -74,7 +76,7 @@ def _refuse_version(text: bytes, where: str) -> NoReturn:
 
 
 def parse_object(body: bytes, where: str) -> dict[str, object]:
-    """The members of ``body`` plus the closing brace it lacks. No member may come twice."""
+    """The members of ``body``, an object without its closing brace. None may come twice."""
 
     def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
         members = dict(pairs)
@@ -84,16 +86,12 @@ def parse_object(body: bytes, where: str) -> dict[str, object]:
             raise Malformed(f"{where}: member {quote(twice)}: twice")
         return members
 
-    if len(body) >= SMALL_BYTES:
-        raise Malformed(f"{where}: {len(body)} bytes of members, more than {SMALL_BYTES}")
     try:
-        parsed: object = json.loads(body.decode("ascii") + "}", object_pairs_hook=once)
+        parsed: dict[str, object] = json.loads(body.decode("ascii") + "}", object_pairs_hook=once)
     except RecursionError as error:
         raise Malformed(f"{where}: nested too deeply") from error
     except ValueError as error:
         raise Malformed(f"{where}: not the JSON of this form: {error}") from error
-    if not isinstance(parsed, dict):
-        raise Malformed(f"{where}: not a JSON object")
     return parsed
 
 
@@ -108,6 +106,8 @@ def check_same(raw: bytes, again: bytes, where: str) -> None:
 
 
 def _first_difference(one: bytes, other: bytes) -> int:
-    left, right = memoryview(one), memoryview(other)
-    size = min(len(one), len(other))
-    return bisect_left(range(size), True, key=lambda at: left[: at + 1] != right[: at + 1])
+    size, step = min(len(one), len(other)), 2**16
+    blocks = range(0, size, step)
+    start = next((at for at in blocks if one[at : at + step] != other[at : at + step]), size)
+    pairs = zip(one[start : start + step], other[start : start + step], strict=False)
+    return next((start + n for n, (left, right) in enumerate(pairs) if left != right), size)

@@ -92,7 +92,7 @@ def decode_tier(raw: bytes, *, where: str) -> TierIdentity:
 
 
 def _write(form: str, table: Sequence[Field], value: object, where: str) -> bytes:
-    body = frame.open_object(form, fields.write(table, value, where))
+    body = frame.open_object(form, fields.write(table, value, where), where)
     return frame.seal(body, cap_bytes=frame.SMALL_BYTES, where=where)
 
 

@@ -67,7 +67,6 @@ def decode_manifest(raw: bytes, *, where: str) -> Manifest:
     rows.confirm(
         raw,
         lambda: _write_manifest(manifest, where),
-        taken=len(manifest.shards),
         lines=lines,
         table=rows.SHARD_FIELDS,
         where=where,
@@ -83,7 +82,7 @@ def decode_manifest_header(raw: bytes, *, where: str) -> ManifestHeader:
     end = frame.check_frame(raw, form=_MANIFEST, cap_bytes=frame.LARGE_BYTES, where=where)
     head = rows.head_of(raw, end, where)
     header = _new_header(**_read_head(head, _MANIFEST_FIELDS, where))
-    again = frame.open_object(_MANIFEST, fields.write(_MANIFEST_FIELDS, header, where))
+    again = frame.open_object(_MANIFEST, fields.write(_MANIFEST_FIELDS, header, where), where)
     frame.check_same(head, again.encode("ascii"), where)
     return header
 
@@ -102,7 +101,6 @@ def decode_part(raw: bytes, *, where: str) -> Part:
     rows.confirm(
         raw,
         lambda: _write_part(part, where),
-        taken=len(part.shards),
         lines=lines,
         table=rows.SHARD_FIELDS,
         where=where,
@@ -111,7 +109,7 @@ def decode_part(raw: bytes, *, where: str) -> Part:
 
 
 def _write_manifest(manifest: Manifest, where: str) -> bytes:
-    head = frame.open_object(_MANIFEST, fields.write(_MANIFEST_FIELDS, manifest, where))
+    head = frame.open_object(_MANIFEST, fields.write(_MANIFEST_FIELDS, manifest, where), where)
     body = head + rows.shards_text(manifest.shards, where)
     if manifest.content_id != content.content_id(manifest.shards):
         refuse(f'{where}: member "content_id"', "not the content id of these shards")
@@ -121,7 +119,7 @@ def _write_manifest(manifest: Manifest, where: str) -> bytes:
 def _write_part(part: Part, where: str) -> bytes:
     if part.rank is not None and part.node is not None:
         refuse(f'{where}: member "node"', "given beside rank")
-    head = frame.open_object(_PART, fields.write(_PART_FIELDS, part, where))
+    head = frame.open_object(_PART, fields.write(_PART_FIELDS, part, where), where)
     body = head + rows.shards_text(part.shards, where)
     return frame.seal(body, cap_bytes=frame.LARGE_BYTES, where=where)
 

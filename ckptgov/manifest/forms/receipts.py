@@ -49,7 +49,6 @@ def decode_receipt(raw: bytes, *, where: str) -> Receipt:
     rows.confirm(
         raw,
         lambda: _write(receipt, where),
-        taken=len(receipt.tokens),
         lines=lines,
         table=rows.TOKEN_FIELDS,
         where=where,
@@ -58,6 +57,6 @@ def decode_receipt(raw: bytes, *, where: str) -> Receipt:
 
 
 def _write(receipt: Receipt, where: str) -> bytes:
-    head = frame.open_object(_RECEIPT, fields.write(_FIELDS, receipt, where))
+    head = frame.open_object(_RECEIPT, fields.write(_FIELDS, receipt, where), where)
     body = head + rows.tokens_text(receipt.tokens, where)
     return frame.seal(body, cap_bytes=frame.LARGE_BYTES, where=where)

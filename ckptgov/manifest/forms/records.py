@@ -154,7 +154,7 @@ def _write(record: Record, where: str) -> bytes:
         **fields.write(_STAMP, record.stamp, where),
         **fields.write(_OWN[kind], record, where),
     }
-    body = frame.open_object(_JOURNAL, members)
+    body = frame.open_object(_JOURNAL, members, where)
     return frame.seal(body, cap_bytes=frame.SMALL_BYTES, where=where)
 
 

@@ -113,8 +113,8 @@ def split(raw: bytes, end: int, where: str) -> tuple[bytes, str]:
 def head_of(raw: bytes, end: int, where: str) -> bytes:
     """The members before ``shards``, without closing brace; looks at nothing behind them."""
     # No newline is ever inside a string, so the first one is the array's.
-    first = raw.find(b"\n", 0, min(end, SMALL_BYTES))
     opening = OPENING.encode()
+    first = raw.find(b"\n", 0, min(end, SMALL_BYTES + len(opening) + 1))
     if first < 0 or not raw.startswith(opening, first - len(opening)):
         refuse(f'{where}: member "shards"', "missing, or not on lines of its own")
     return raw[: first - len(opening)]
@@ -151,11 +151,9 @@ def read_tokens(text: str, where: str) -> tuple[tuple[str, Token], ...]:
 
 
 def confirm(
-    raw: bytes, again: Callable[[], bytes], *, taken: int, lines: str, table: Table, where: str
+    raw: bytes, again: Callable[[], bytes], *, lines: str, table: Table, where: str
 ) -> None:
     """Refuse ``raw`` unless ``again``, what was taken from it and written anew, is the same."""
-    if taken != lines.count("\n") + 1:
-        _explain(lines, table, where)
     try:
         written = again()
     except Malformed:

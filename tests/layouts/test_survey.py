@@ -1,0 +1,259 @@
+"""Where runs begin, and what one walk of a run tells."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ckptgov.errors import CouldNotLook
+from ckptgov.layouts import survey as survey_module
+from ckptgov.layouts.survey import find_run_roots, is_checkpoint
+from ckptgov.model.facts import Note, Pointer
+from ckptgov.storage.posix import PosixStorage
+
+Build = Callable[..., bytes]
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Iterator[PosixStorage]:
+    made = PosixStorage(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def step(samples: Path) -> Callable[[Path], None]:
+    """Puts a whole DCP checkpoint at a path."""
+
+    def put(path: Path) -> None:
+        shutil.copytree(samples / "dcp/single/step_1", path)
+
+    return put
+
+
+def test_a_run_root_has_a_child_whose_name_carries_a_step(
+    tmp_path: Path, storage: PosixStorage, step: Any
+) -> None:
+    step(tmp_path / "team/llm/ckpt/step_1")
+    (tmp_path / "team/llm/logs").mkdir()
+    for top in ("", "team", "team/llm", "team/llm/ckpt"):
+        assert find_run_roots(storage, top) == ("team/llm/ckpt",)
+
+
+def test_a_run_root_may_hold_a_checkpoint_without_a_step(
+    tmp_path: Path, storage: PosixStorage, step: Any
+) -> None:
+    step(tmp_path / "run/handpicked")
+    assert find_run_roots(storage, "") == ("run",)
+
+
+def test_a_run_root_may_hold_a_checkpoint_file(
+    tmp_path: Path, storage: PosixStorage, samples: Path
+) -> None:
+    (tmp_path / "run").mkdir()
+    shutil.copy(samples / "lightning/single-file/last.ckpt", tmp_path / "run/last.ckpt")
+    assert find_run_roots(storage, "") == ("run",)
+
+
+def test_several_run_roots_are_all_told(tmp_path: Path, storage: PosixStorage, step: Any) -> None:
+    step(tmp_path / "b/step_1")
+    step(tmp_path / "a/ckpt/step_1")
+    assert find_run_roots(storage, "") == ("a/ckpt", "b")
+
+
+def test_everything_beneath_a_run_root_is_its_run(
+    tmp_path: Path, storage: PosixStorage, step: Any, look: Any
+) -> None:
+    step(tmp_path / "step_1")
+    step(tmp_path / "more/deeper/step_2")
+    assert find_run_roots(storage, "") == ("",)
+    assert look(tmp_path).whole == ["more/deeper/step_2", "step_1"]
+
+
+def test_staging_links_and_our_own_directory_make_no_run_root(
+    tmp_path: Path, storage: PosixStorage, step: Any
+) -> None:
+    step(tmp_path / "a/tmp-checkpoint-50")
+    step(tmp_path / "b/.ckptgov/staging/step_1")
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c/step_5").symlink_to(tmp_path / "a")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/log_step_100.json").write_text("{}")
+    assert find_run_roots(storage, "") == ()
+
+
+def test_an_absent_top_is_an_error_and_not_none(storage: PosixStorage) -> None:
+    with pytest.raises(FileNotFoundError):
+        find_run_roots(storage, "gone")
+
+
+def test_a_directory_or_file_that_is_a_checkpoint_says_so(
+    tmp_path: Path, storage: PosixStorage, step: Any, samples: Path
+) -> None:
+    step(tmp_path / "run/step_1")
+    shutil.copy(samples / "lightning/single-file/last.ckpt", tmp_path / "run/last.ckpt")
+    (tmp_path / "run/link.ckpt").symlink_to("last.ckpt")
+    assert is_checkpoint(storage, "run/step_1")
+    assert is_checkpoint(storage, "run/last.ckpt")
+    assert not is_checkpoint(storage, "run")
+    assert not is_checkpoint(storage, "run/step_1/.metadata")
+    assert not is_checkpoint(storage, "run/link.ckpt")
+    assert not is_checkpoint(storage, "")
+    with pytest.raises(FileNotFoundError):
+        is_checkpoint(storage, "run/gone")
+
+
+def test_a_trainers_output_with_final_weights_is_a_run_and_no_checkpoint(
+    samples: Path, tmp_path: Path, storage: PosixStorage, look: Any
+) -> None:
+    shutil.copytree(samples / "hf-trainer/single", tmp_path / "out")
+    inner = tmp_path / "out/checkpoint-2"
+    for path in inner.glob("model*"):
+        shutil.copy(path, tmp_path / "out")
+    for name in ("config.json", "training_args.bin", "trainer_state.json"):
+        shutil.copy(inner / name, tmp_path / "out")
+    assert not is_checkpoint(storage, "out")
+    assert is_checkpoint(storage, "out/checkpoint-2")
+    assert find_run_roots(storage, "") == ("out",)
+    assert look(tmp_path / "out").whole == ["checkpoint-2"]
+
+
+def test_a_slash_in_a_metric_name_does_not_hide_a_checkpoint(
+    tmp_path: Path, look: Any, torch_file: Build
+) -> None:
+    state = {"pytorch-lightning_version": "2.6.6", "optimizer_states": []}
+    for number in (100, 200):
+        target = tmp_path / f"epoch=1-step={number}-val"
+        target.mkdir()
+        content = torch_file({**state, "global_step": number})
+        (target / "loss=0.41.ckpt").write_bytes(content)
+    (tmp_path / "best_top10").mkdir()
+    (tmp_path / "best_top10/acc_step_250.pth").write_bytes(torch_file({}))
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/readme.txt").write_text("keep me")
+    looked = look(tmp_path)
+    assert [(s.name, s.step) for s in looked.sightings] == [
+        ("best_top10/acc_step_250.pth", 250),
+        ("epoch=1-step=100-val/loss=0.41.ckpt", 100),
+        ("epoch=1-step=200-val/loss=0.41.ckpt", 200),
+    ]
+    assert looked.survey.staging == ()
+
+
+@pytest.mark.parametrize(
+    ("target", "kind", "words", "names"),
+    [
+        ("step_1", "alias", "-> step_1", "step_1"),
+        ("./step_1/", "alias", "-> step_1", "step_1"),
+        ("hop", "alias", "-> step_1", "step_1"),
+        ("step_9", "dangling-link", "-> step_9: is not there", None),
+        ("latest", "link-loop", "leads back to itself", "no pointer"),
+        ("ring", "link-loop", "leads back to itself", "no pointer"),
+        ("../elsewhere/step_1", "alias", "out of the run root", "step_1"),
+        ("/old/cluster/run/step_1", "alias", "out of the run root", "step_1"),
+        ("/old/cluster/run/step_8", "alias", "out of the run root", None),
+    ],
+)
+def test_a_link_is_told_and_never_followed(
+    tmp_path: Path, look: Any, step: Any, target: str, kind: str, words: str, names: str | None
+) -> None:
+    run = tmp_path / "run"
+    step(run / "step_1")
+    os.symlink(target, run / "latest")
+    if target == "hop":
+        os.symlink("step_1", run / "hop")
+    if target == "ring":
+        os.symlink("latest", run / "ring")
+    looked = look(run)
+    assert looked.whole == ["step_1"]
+    (note,) = [note for note in looked.survey.aliases if note.path == "latest"]
+    assert note.kind == kind
+    assert words in note.text
+    expected = () if names == "no pointer" else (Pointer("latest", target, names),)
+    assert looked.survey.pointers == expected
+
+
+def test_a_link_to_something_else_is_not_worth_telling(
+    tmp_path: Path, look: Any, step: Any
+) -> None:
+    step(tmp_path / "step_1")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "log").symlink_to("logs")
+    assert look(tmp_path).survey.aliases == ()
+
+
+def test_a_link_to_the_parent_of_checkpoints_is_an_alias(
+    tmp_path: Path, look: Any, step: Any
+) -> None:
+    step(tmp_path / "kept/step_1")
+    (tmp_path / "best").symlink_to("kept")
+    looked = look(tmp_path)
+    assert looked.whole == ["kept/step_1"]
+    assert looked.survey.aliases == (Note("alias", "best", "-> kept"),)
+
+
+def test_staging_is_told_with_its_size_and_never_offered(
+    tmp_path: Path, look: Any, step: Any
+) -> None:
+    step(tmp_path / "step_1")
+    step(tmp_path / "tmp-checkpoint-50/step_7")
+    (tmp_path / "2.orbax-checkpoint-tmp").mkdir()
+    (tmp_path / ".tmpabc123").write_bytes(bytes(10))
+    (tmp_path / ".nfs0000000012ab34cd").write_bytes(bytes(10))
+    (tmp_path / ".ckptgov").mkdir()
+    looked = look(tmp_path)
+    assert looked.whole == ["step_1"]
+    assert [(d.path, d.layout, d.bytes) for d in looked.survey.staging] == [
+        (".tmpabc123", "safetensors", 10),
+        ("2.orbax-checkpoint-tmp", "orbax", 0),
+        ("tmp-checkpoint-50", "hf-trainer", 7967 + 121079),
+    ]
+    assert all(debris.newest_mtime_ns > 0 for debris in looked.survey.staging)
+
+
+def test_names_that_are_no_utf8_survive(tmp_path: Path, look: Any, step: Any) -> None:
+    step(tmp_path / os.fsdecode(b"caf\xe9-step_1"))
+    assert look(tmp_path).whole == [os.fsdecode(b"caf\xe9-step_1")]
+
+
+def test_a_directory_that_may_not_be_read_ends_the_look(
+    tmp_path: Path, look: Any, step: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step(tmp_path / "step_1")
+    (tmp_path / "locked").mkdir()
+    listed = PosixStorage.list
+
+    def refuse(self: PosixStorage, path: str) -> object:
+        if path == "locked":
+            raise CouldNotLook("locked: not allowed")
+        return listed(self, path)
+
+    monkeypatch.setattr(PosixStorage, "list", refuse)
+    with pytest.raises(CouldNotLook, match="locked"):
+        look(tmp_path)
+
+
+def test_too_deep_a_tree_is_an_error_and_not_a_part_of_the_answer(
+    tmp_path: Path, look: Any, step: Any
+) -> None:
+    step(tmp_path / "step_1")
+    (tmp_path / "/".join(["d"] * (survey_module.MAX_DEPTH + 1))).mkdir(parents=True)
+    with pytest.raises(CouldNotLook, match="directories deep"):
+        look(tmp_path)
+
+
+def test_too_many_entries_are_an_error_with_a_hint(
+    tmp_path: Path, look: Any, step: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step(tmp_path / "step_1")
+    monkeypatch.setattr("ckptgov.layouts.tree.MAX_ENTRIES", 3)
+    for number in range(5):
+        (tmp_path / f"file{number}").touch()
+    with pytest.raises(CouldNotLook, match="more than 3 entries") as caught:
+        look(tmp_path)
+    assert caught.value.hint
