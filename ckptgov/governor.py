@@ -322,5 +322,11 @@ class Governor:
 
 
 def is_run_name(target: str) -> bool:
-    """Whether a word can be a run's name rather than a path."""
-    return not target.startswith(("/", ".", "~")) and "://" not in target
+    """Whether a word is a run's name rather than a path.
+
+    A word with a slash that is a directory here is that directory; a bare word is a run's name
+    first, so that a directory that happens to lie here cannot stand in for it.
+    """
+    if target.startswith(("/", ".", "~")) or "://" in target:
+        return False
+    return "/" not in target or not os.path.isdir(target)

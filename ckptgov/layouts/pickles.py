@@ -143,10 +143,9 @@ class PickleReader:
             "length": length,
             "memory_bytes": BASE_MEMORY_BYTES + MEMORY_FACTOR * length,
             "cpu_ms": BASE_CPU_MS + length // CPU_BYTES_PER_MS,
-            "answer_bytes": 2**20 + 4 * length,
         }
         header = json.dumps(wants).encode()
-        exchange = _Exchange(self._running(), name, wants)
+        exchange = _Exchange(self._running(), name, wants["length"], wants["cpu_ms"])
         try:
             exchange.write(struct.pack("<I", len(header)) + header)
             for piece in pieces:
@@ -181,16 +180,16 @@ class PickleReader:
 class _Exchange:
     """One question to the child and its answer, with an end to every wait."""
 
-    def __init__(self, child: Popen[bytes], name: str, wants: Mapping[str, Any]) -> None:
+    def __init__(self, child: Popen[bytes], name: str, length: int, cpu_ms: int) -> None:
         assert child.stdin is not None
         assert child.stdout is not None
         self._child = child
         self._in = child.stdin.fileno()
         self._out = child.stdout.fileno()
         self._name = name
-        self._cap_bytes = int(wants["answer_bytes"])
+        self._cap_bytes = 2**20 + 4 * length
         # The CPU limit ends a hostile pickle; this ends a child that somebody stopped.
-        self._stall_s = 10.0 + 10 * int(wants["cpu_ms"]) / 1000
+        self._stall_s = 10.0 + 10 * cpu_ms / 1000
         self._is_deaf = False
         os.set_blocking(self._in, False)
 

@@ -62,7 +62,7 @@ def find_all(tree: Tree, directory: str) -> Claim:
         if claim is None:
             continue
         if claim.whole:
-            if found:
+            if found and not _outweighs(layout, found):
                 continue
             is_run = directory == "" or _is_run(tree, directory, claim)
             return Claim(()) if is_run else claim
@@ -72,6 +72,16 @@ def find_all(tree: Tree, directory: str) -> Claim:
                 taken |= files
                 found.append(candidate)
     return Claim(tuple(found))
+
+
+def _outweighs(layout: Layout, found: Sequence[Found]) -> bool:
+    """Whether a whole directory hides the files in it that others claimed before.
+
+    An index or marker does: what else lies there is an extra. File formats alone do not, and
+    nothing does where a person declared the files to be checkpoints.
+    """
+    is_declared = any(candidate.layout == declared.LAYOUT.name for candidate in found)
+    return layout.name not in _FORMAT_ONLY and not is_declared
 
 
 def examine(tree: Tree, found: Found, depth: Depth, *, siblings: Sequence[Found] = ()) -> Sighting:

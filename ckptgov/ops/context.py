@@ -12,7 +12,7 @@ from ckptgov.catalog.catalog import Catalog
 from ckptgov.catalog.facts import PlaceFacts, RunRootFacts, SightingFacts
 from ckptgov.errors import CouldNotLook
 from ckptgov.layouts.base import resume_args
-from ckptgov.model.checkpoint import Evidence, Expect
+from ckptgov.model.checkpoint import Evidence, Expect, Purpose
 from ckptgov.model.facts import CheckpointFacts, CopyFacts, Finding, Found, Note, Reason
 from ckptgov.model.settings import Scope, Settings, TierSettings
 from ckptgov.storage.mounts import filesystem_of
@@ -226,7 +226,7 @@ def _facts_of_sighting(one: SightingFacts, place: PlaceFacts) -> CheckpointFacts
         step=one.step,
         step_kind=one.step_kind,
         content_id=None,
-        purposes=(),
+        purposes=tuple(Purpose),
         world_size=None,
         reshardable=None,
         bytes=one.bytes,

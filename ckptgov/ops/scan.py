@@ -272,8 +272,10 @@ def _finish(context: Context, group: Sequence[RunAtPlace], *, dry_run: bool) -> 
         for each in group
         for finding in each.progress.doubts
     ]
+    seen = [note for each in group for note in each.progress.notes]
+    notes = tuple(dict.fromkeys([*told.notes, *seen, *doubts]))
     return ScannedRun(
-        listing=replace(told, notes=(*told.notes, *doubts)),
+        listing=replace(told, notes=notes),
         sealed=tuple(_sealed(one) for one in sealed),
         failures=tuple((one.name, one.error) for each in group for one in each.progress.failures),
         lost=tuple(name for each in group for name in each.progress.lost),

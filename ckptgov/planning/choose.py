@@ -142,7 +142,8 @@ def _purpose_findings(one: CheckpointFacts, query: Query) -> Iterable[Finding]:
     if query.purpose not in one.purposes:
         have = ", ".join(one.purposes) or "nothing"
         yield Finding(Reason.WRONG_PURPOSE, one.name, f"complete for {have} only")
-    if query.min_evidence is Evidence.DIGEST and one.evidence is not Evidence.DIGEST:
+    is_unproven = query.min_evidence is Evidence.DIGEST and one.evidence is not Evidence.DIGEST
+    if is_unproven and not one.findings:
         yield Finding(
             Reason.UNVERIFIED,
             one.name,

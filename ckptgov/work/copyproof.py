@@ -154,7 +154,7 @@ def _judge(
             Finding(
                 Reason.CORRUPT,
                 manifest.name,
-                "its bytes differed when they were last compared here",
+                "its bytes differed when last compared here",
             )
         )
     sound = receipt is not None and not findings

@@ -16,7 +16,7 @@ from ckptgov.model.checkpoint import (
     RunIdentity,
     VerifyLevel,
 )
-from ckptgov.model.facts import Depth, Finding, Found, Reason, Sighting
+from ckptgov.model.facts import Depth, Finding, Found, Note, Reason, Sighting
 from ckptgov.model.journal import Lost
 from ckptgov.work.author import Author
 from ckptgov.work.look import RunLook, SealedCopy
@@ -62,6 +62,7 @@ class ScanProgress:
     failures: list[Failure] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     doubts: tuple[Finding, ...] = ()
+    notes: list[Note] = field(default_factory=list)
 
 
 def prepare(look: RunLook, identity: RunIdentity) -> ScanProgress:
@@ -226,6 +227,7 @@ def _seal_found(
     sighting = look.sighting(found, Depth.STRUCTURE)
     if not sighting.findings:
         sighting = look.sighting(found, Depth.DEEP)
+    progress.notes += sighting.notes
     if sighting.findings:
         progress.sightings.append(sighting)
         return None

@@ -59,3 +59,23 @@ def test_a_frameworks_directory_is_claimed_before_what_it_is_made_of(
         shutil.copytree(samples / run, tmp_path / run, dirs_exist_ok=True)
     layouts = {s.name.split("/")[0]: s.layout for s in look(tmp_path).sightings}
     assert layouts == {"dcp": "dcp", "lightning": "lightning", "megatron": "megatron"}
+
+
+def test_a_stray_file_does_not_hide_the_checkpoint_it_lies_in(
+    samples: Path, tmp_path: Path, look: Any
+) -> None:
+    shutil.copytree(samples / "dcp/single/step_1", tmp_path / "step_1")
+    shutil.copy(samples / "lightning/single-file/last.ckpt", tmp_path / "step_1")
+    (sighting,) = look(tmp_path).sightings
+    assert (sighting.layout, sighting.extras) == ("dcp", ("last.ckpt",))
+
+
+def test_final_weights_beside_checkpoint_files_do_not_hide_them(
+    samples: Path, tmp_path: Path, look: Any
+) -> None:
+    shutil.copytree(samples / "hf-trainer/single/checkpoint-2", tmp_path / "kept")
+    for path in (tmp_path / "kept").iterdir():
+        if not path.name.startswith(("model", "config")):
+            path.unlink()
+    shutil.copy(samples / "lightning/single-file/last.ckpt", tmp_path / "kept")
+    assert "kept/last.ckpt" in look(tmp_path).whole

@@ -135,6 +135,15 @@ def test_a_flipped_payload_byte_is_corrupt_and_named(whole: bytes, open_bytes: O
     assert _state(open_bytes(flipped)) is ZipState.WHOLE  # only a full read sees it
 
 
+def test_a_damaged_directory_is_corrupt(whole: bytes, open_bytes: Opener) -> None:
+    counted = bytearray(whole)
+    counted[-66] += 1  # the number of entries in the zip64 trailer
+    named = bytearray(whole)
+    named[named.index(b"common/version")] ^= 1  # the first is in the record's own header
+    for damaged in (counted, named):
+        assert _state(open_bytes(bytes(damaged)), Depth.DEEP) is ZipState.CORRUPT
+
+
 def test_switched_off_crcs_are_unverifiable_and_not_corrupt(
     whole: bytes, open_bytes: Opener
 ) -> None:
