@@ -1,8 +1,8 @@
-"""Every exception raised on purpose.
+"""Every exception raised on purpose, each with its exit code.
 
 ::
 
-    CkptgovError                     exit  1  something we did not foresee
+    CkptgovError                           1  something we did not foresee
     ├── UsageError                         2  the call is wrong: bad argument, name taken
     │   └── ConfigError                    2  a configuration file is wrong; names file and line
     ├── PartlyDone                         3  some items failed, the others are done

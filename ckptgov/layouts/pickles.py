@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from ckptgov.errors import CkptgovError, CouldNotLook, Malformed
+from ckptgov.errors import CkptgovError, CouldNotLook, Malformed, TransientStorageError
 from ckptgov.model.files import OpenFile
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ class PickleReader:
 
         Raises:
             Malformed: it is cut, hostile, no DCP metadata, or names files outside its directory.
-            CouldNotLook: the child could not be started, or was stopped from outside.
+            CouldNotLook: the child could not be started.
+            TransientStorageError: it was stopped from outside, or stalled.
         """
         length = file.stat().bytes
         wants = {"kind": "dcp", "entries": with_entries, "chunks": with_chunks}
@@ -122,7 +123,8 @@ class PickleReader:
 
         Raises:
             Malformed: it is cut or hostile.
-            CouldNotLook: the child could not be started, or was stopped from outside.
+            CouldNotLook: the child could not be started.
+            TransientStorageError: it was stopped from outside, or stalled.
         """
         wants = {"kind": "torch", "keys": list(keys)}
         answer, _ = self._ask(wants, iter([pickled]), len(pickled), name)
@@ -237,8 +239,10 @@ class _Exchange:
     def _death(self) -> CkptgovError:
         """The child died without an answer: the reason is the signal that ended it."""
         status = self._child.wait()
-        if status in (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP):
-            return CouldNotLook(f"{self._name}: the process reading it was stopped ({status})")
+        if -status in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL):
+            # SIGKILL is what the system sends when memory runs out: no fault of the pickle's.
+            text = f"{self._name}: the process reading it was stopped ({status})"
+            return TransientStorageError(text)
         if status == -signal.SIGPROF:
             return Malformed(f"{self._name}: a pickle that takes more time than its size explains")
         return Malformed(f"{self._name}: a pickle that cannot be read in bounded memory ({status})")
@@ -247,7 +251,9 @@ class _Exchange:
         poll = select.poll()
         poll.register(fd, event)
         if not poll.poll(self._stall_s * 1000):
-            raise CouldNotLook(f"{self._name}: no answer about it in {self._stall_s:.0f} s")
+            raise TransientStorageError(
+                f"{self._name}: no answer about it in {self._stall_s:.0f} s"
+            )
 
 
 @contextmanager

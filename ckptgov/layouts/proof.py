@@ -40,6 +40,8 @@ class Proof:
         self._shards: dict[str, SeenShard] = {}
         self._stats: dict[str, FileStat] = {}
         self._expected: set[str] = set()
+        self._refused: set[str] = set()  # paths of the first ``_told`` findings
+        self._told = 0
 
     def at(self, path: str) -> str:
         """The path below the run root of a member."""
@@ -119,7 +121,10 @@ class Proof:
 
     def refused(self, path: str) -> bool:
         """Whether a finding already concerns this member."""
-        return any(finding.path == self.at(path) for finding in self.findings)
+        if self._told != len(self.findings):
+            self._refused.update(finding.path for finding in self.findings[self._told :])
+            self._told = len(self.findings)
+        return self.at(path) in self._refused
 
     def written_after(self, marker: str, shards: Iterable[str]) -> None:
         """Refuse members written in place after ``marker`` vouched for them.

@@ -7,22 +7,23 @@ into. Directories nobody claims are walked and otherwise ignored: unknown is not
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable
+from typing import TypeVar
 
 from ckptgov.errors import CouldNotLook
 from ckptgov.layouts.base import LookSettings, Tree, join, split
+from ckptgov.layouts.links import aliases, link_pointers, resolve_all
 from ckptgov.layouts.names import is_debris, is_staging, step_of_name
 from ckptgov.layouts.registry import find_all, pointers
-from ckptgov.model.facts import Found, Note, Pointer, StagingDebris, Survey
+from ckptgov.model.facts import Found, StagingDebris, Survey
 from ckptgov.model.files import EntryKind, Reader
+
+T = TypeVar("T")
 
 MAX_DEPTH = 40
 """Directories deeper than this below the start end the look with an error."""
 
-_MAX_LINKS = 40
-_LATEST = re.compile(r"latest|last", re.IGNORECASE)
+_TRIES = 3
 _NO_SETTINGS = LookSettings(now_ns=0)
 
 
@@ -45,9 +46,10 @@ def find_run_roots(
         todo = [""]
         while todo:
             directory = todo.pop()
-            if _is_run_root(tree, directory):
+            is_root = _unless_gone(tree, directory, _is_run_root)
+            if is_root:
                 roots.append(join(top, directory))
-            else:
+            elif is_root is not None:
                 todo.extend(_walkable(tree, directory))
     return tuple(sorted(roots))
 
@@ -90,7 +92,9 @@ def survey(tree: Tree) -> Survey:
     todo = [""]
     while todo:
         directory = todo.pop()
-        claim = find_all(tree, directory)
+        claim = _unless_gone(tree, directory, find_all)
+        if claim is None:
+            continue
         found += claim.found
         if claim.whole:
             continue
@@ -99,14 +103,14 @@ def survey(tree: Tree) -> Survey:
             if entry.kind is EntryKind.SYMLINK:
                 links.append(path)
             elif is_debris(entry.name):
-                staging.append(_debris(tree, path))
+                staging += _debris(tree, path)
         todo.extend(_walkable(tree, directory))
-    resolved = {link: _resolve(tree, link) for link in sorted(links)}
+    resolved = resolve_all(tree, links)
     return Survey(
         found=tuple(sorted(found, key=lambda f: (f.name.encode(*_RAW), f.variant))),
-        aliases=_aliases(tree, resolved, found),
+        aliases=aliases(tree, resolved, found),
         staging=tuple(sorted(staging, key=lambda debris: debris.path.encode(*_RAW))),
-        pointers=pointers(tree) + _link_pointers(tree, resolved),
+        pointers=pointers(tree) + link_pointers(tree, resolved),
     )
 
 
@@ -134,18 +138,40 @@ def _walkable(tree: Tree, directory: str) -> list[str]:
     return below
 
 
-def _debris(tree: Tree, path: str) -> StagingDebris:
-    paths = [path]
-    if tree.is_dir(path):
-        paths = [path, *(join(path, below) for below in tree.files_below(path))]
-    stats = [tree.stat(each) for each in paths]
-    sizes = [stat.bytes for stat in stats if stat.kind is EntryKind.FILE]
-    return StagingDebris(
+def _unless_gone(tree: Tree, directory: str, look: Callable[[Tree, str], T]) -> T | None:
+    """What ``look`` says of a directory; None when its trainer removed it meanwhile.
+
+    Raises:
+        CouldNotLook: it stays and changes faster than it can be looked at.
+    """
+    for _ in range(_TRIES):
+        try:
+            return look(tree, directory)
+        except (FileNotFoundError, NotADirectoryError):
+            if not directory:
+                raise
+            if tree.is_gone(directory):
+                return None
+            tree.forget(directory)
+    raise CouldNotLook(f"{directory}: changed while it was looked at", hint="look again")
+
+
+def _debris(tree: Tree, path: str) -> list[StagingDebris]:
+    """The left-over at ``path``; none when it got its final name or was removed meanwhile."""
+    try:
+        paths = [path]
+        if tree.is_dir(path):
+            paths += [join(path, below) for below in tree.files_below(path)]
+        stats = [tree.stat(each) for each in paths]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    debris = StagingDebris(
         path=path,
         layout=_staging_layout(split(path)[1]),
-        bytes=sum(sizes),
+        bytes=sum(stat.bytes for stat in stats if stat.kind is EntryKind.FILE),
         newest_mtime_ns=max(stat.mtime_ns for stat in stats),
     )
+    return [debris]
 
 
 def _staging_layout(name: str) -> str:
@@ -157,99 +183,3 @@ def _staging_layout(name: str) -> str:
     if re.fullmatch(r"\.tmp[A-Za-z0-9]{6}", name):
         return "safetensors"
     return "dcp" if name.endswith(".metadata.tmp") else ""
-
-
-class _LinkEnd(StrEnum):
-    INSIDE = "inside"
-    OUTSIDE = "outside"
-    ABSENT = "absent"
-    LOOP = "loop"
-
-
-@dataclass(frozen=True, slots=True)
-class _Link:
-    """Where a symlink ends; ``path`` only where that is inside the run root."""
-
-    text: str
-    end: _LinkEnd
-    path: str = ""
-
-
-def _resolve(tree: Tree, link: str) -> _Link:
-    """Follow a symlink by name only, within the run root."""
-    text = tree.read_link(link)
-    at = split(link)[0]
-    todo = text.split("/")
-    if text.startswith("/"):
-        return _Link(text, _LinkEnd.OUTSIDE)
-    for _ in range(_MAX_LINKS):
-        end, at, rest = _walk(tree, at, todo)
-        if end is not None:
-            return _Link(text, end, at if end is _LinkEnd.INSIDE else "")
-        more = tree.read_link(at)
-        if more.startswith("/"):
-            return _Link(text, _LinkEnd.OUTSIDE)
-        at, todo = split(at)[0], more.split("/") + rest
-    return _Link(text, _LinkEnd.LOOP)
-
-
-def _walk(tree: Tree, at: str, parts: list[str]) -> tuple[_LinkEnd | None, str, list[str]]:
-    """Step along ``parts`` to the end, or to the next symlink (end None, with what is left)."""
-    for index, part in enumerate(parts):
-        if part in ("", "."):
-            continue
-        if part == "..":
-            if not at:
-                return _LinkEnd.OUTSIDE, at, []
-            at = split(at)[0]
-            continue
-        at = join(at, part)
-        kind = tree.kind(at)
-        if kind is None:
-            return _LinkEnd.ABSENT, at, []
-        if kind is EntryKind.SYMLINK:
-            return None, at, parts[index + 1 :]
-    return _LinkEnd.INSIDE, at, []
-
-
-def _aliases(tree: Tree, links: Mapping[str, _Link], found: Iterable[Found]) -> tuple[Note, ...]:
-    """What is worth telling of the symlinks; those to other things than checkpoints are not."""
-    names = {candidate.name for candidate in found}
-    notes: list[Note] = []
-    for path, link in links.items():
-        match link.end:
-            case _LinkEnd.LOOP:
-                notes.append(Note("link-loop", path, f"-> {link.text}: leads back to itself"))
-            case _LinkEnd.ABSENT:
-                notes.append(Note("dangling-link", path, f"-> {link.text}: is not there"))
-            case _LinkEnd.OUTSIDE:
-                text = f"-> {link.text}: leads out of the run root, not followed"
-                notes.append(Note("alias", path, text))
-            case _LinkEnd.INSIDE if link.path in names or _holds(tree, link.path, names):
-                notes.append(Note("alias", path, f"-> {link.path}"))
-            case _LinkEnd.INSIDE:
-                pass
-    return tuple(notes)
-
-
-def _holds(tree: Tree, path: str, names: Iterable[str]) -> bool:
-    return tree.is_dir(path) and any(name.startswith(path + "/") for name in names)
-
-
-def _link_pointers(tree: Tree, links: Mapping[str, _Link]) -> tuple[Pointer, ...]:
-    """Symlinks in the run root by which a trainer says what is newest (``latest``, ``last.ckpt``).
-
-    A link out of the run root names what has the same last component here, if anything has: run
-    directories get moved with their absolute links.
-    """
-    told: list[Pointer] = []
-    for path, link in links.items():
-        if "/" in path or not _LATEST.search(path) or link.end is _LinkEnd.LOOP:
-            continue
-        names = link.path or None
-        if link.end is _LinkEnd.OUTSIDE:
-            last = link.text.rstrip("/").rpartition("/")[2]
-            is_here = last not in ("", ".", "..") and last != path and tree.exists(last)
-            names = last if is_here else None
-        told.append(Pointer(path, link.text, names))
-    return tuple(told)

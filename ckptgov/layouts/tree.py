@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from ckptgov.errors import Malformed
 from ckptgov.layouts.pickles import PickleReader
@@ -139,6 +139,24 @@ class Tree:
             known = self.reader.stat(join(self.run_root, path))
             self._stats[path] = known
         return known
+
+    def is_gone(self, path: str) -> bool:
+        """Whether there is no directory at ``path`` any more; looks anew.
+
+        Raises:
+            StorageError: as ``Reader.stat``.
+        """
+        try:
+            return self.reader.stat(join(self.run_root, path)).kind is not EntryKind.DIR
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+
+    def forget(self, directory: str) -> None:
+        """Drop what is remembered of a directory and all beneath it."""
+        remembered: tuple[dict[str, Any], ...] = (self._lists, self._kinds, self._stats)
+        for cache in remembered:
+            for path in [p for p in cache if p == directory or p.startswith(directory + "/")]:
+                del cache[path]
 
     def read_link(self, path: str) -> str:
         """The text of a symlink, as it stands."""

@@ -98,4 +98,4 @@ def product_environ(home: Path) -> dict[str, str]:
 def product_argv(*arguments: str) -> list[str]:
     """What the installed script does."""
     code = "import sys; from ckptgov_cli.main import main; sys.exit(main())"
-    return [sys.executable, "-c", code, *arguments]
+    return [sys.executable, "-P", "-c", code, *arguments]
