@@ -215,11 +215,13 @@ class Governor:
     ) -> ScanAnswer:
         """Discover and seal; an unregistered directory becomes a tier."""
         from ckptgov.ops.runs import check_run_name
-        from ckptgov.ops.scan import scan
+        from ckptgov.ops.scan import preview, scan
 
         if run is not None:
             check_run_name(run)
-        return scan(self.context, directories, run=run, node=node, dry_run=dry_run)
+        if dry_run:
+            return preview(self.context, directories, node=node)
+        return scan(self.context, directories, run=run, node=node)
 
     def commit(
         self,
@@ -250,12 +252,13 @@ class Governor:
         dry_run: bool = False,
     ) -> Record:
         """Say that a checkpoint or a range of steps must not be offered (or may be again)."""
-        from ckptgov.ops.history import mark_bad
+        from ckptgov.ops.history import mark_bad, run_id_for
 
         asked = self.asked(target)
         record = mark_bad(
             asked,
             self.author,
+            run_id=run_id_for(asked, self.author, dry_run=dry_run),
             step=step,
             from_step=from_step,
             until_step=until_step,
@@ -268,10 +271,11 @@ class Governor:
         self, target: str, *, to_step: int, reason: str | None = None, dry_run: bool = False
     ) -> Record:
         """Open a new line at a step: nothing above it in older lines is offered any more."""
-        from ckptgov.ops.history import rollback
+        from ckptgov.ops.history import rollback, run_id_for
 
         asked = self.asked(target)
-        record = rollback(asked, self.author, to_step=to_step, reason=reason)
+        run_id = run_id_for(asked, self.author, dry_run=dry_run)
+        record = rollback(asked, self.author, run_id=run_id, to_step=to_step, reason=reason)
         return self._written(asked, record, dry_run=dry_run)
 
     def report(
@@ -285,12 +289,13 @@ class Governor:
         dry_run: bool = False,
     ) -> Record:
         """Tell what became of the start that a restart id was given."""
-        from ckptgov.ops.history import report
+        from ckptgov.ops.history import report, run_id_for
 
         asked = self.asked(target)
         record = report(
             asked,
             self.author,
+            run_id=run_id_for(asked, self.author, dry_run=dry_run),
             restart_id=restart_id,
             outcome=outcome,
             epoch=epoch,

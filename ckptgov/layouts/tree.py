@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from ckptgov.errors import Malformed
 from ckptgov.layouts.pickles import PickleReader
@@ -153,10 +153,11 @@ class Tree:
 
     def forget(self, directory: str) -> None:
         """Drop what is remembered of a directory and all beneath it."""
-        remembered: tuple[dict[str, Any], ...] = (self._lists, self._kinds, self._stats)
-        for cache in remembered:
-            for path in [p for p in cache if p == directory or p.startswith(directory + "/")]:
-                del cache[path]
+        for path in self._lists.keys() | self._kinds.keys() | self._stats.keys():
+            if path == directory or path.startswith(directory + "/"):
+                self._lists.pop(path, None)
+                self._kinds.pop(path, None)
+                self._stats.pop(path, None)
 
     def read_link(self, path: str) -> str:
         """The text of a symlink, as it stands."""

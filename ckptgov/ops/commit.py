@@ -28,14 +28,15 @@ def commit(
         UsageError: the path is no checkpoint below a run root.
         VerificationFailed: a shard is missing, short or corrupt.
     """
-    _tier, look, name, identity = open_run(context, path, run=run, node=node)
-    sighting = declared_sighting(look, name, step=step)
+    opened = open_run(context, path, run=run, node=node, dry_run=dry_run)
+    look = opened.look
+    sighting = declared_sighting(look, opened.name, step=step)
     if sighting.step is None:
         raise UsageError(
             f"{path}: nothing tells its step", hint="say it: 'ckptgov commit DIR --step N'"
         )
     if not dry_run:
-        look.store, look.identity = writable_store(look.store, identity)
+        look.store, look.identity = writable_store(look.store, opened.identity)
         at_ns = context.author.clock.now_ns()
         record_run(context.catalog, look, look.identity, at_ns)
         manifest = seal(

@@ -27,6 +27,9 @@ from ckptgov.work.decide import outcome_record
 from ckptgov.work.look import RunLook, share_journal
 from ckptgov.work.restart import identity_of
 
+UNWRITTEN_RUN = "00000000-0000-0000-0000-000000000000"
+"""Stands in a dry run's record for a run to which nothing was ever written."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marked:
@@ -66,10 +69,19 @@ def mirror(catalog: Catalog, run_id: str, number: int, record: Record) -> None:
     )
 
 
+def run_id_for(asked: Asked, author: Author, *, dry_run: bool) -> str:
+    """The run's id; ``run.json`` is written now if it must be, and never by a dry run."""
+    identity = asked.looks[0].identity
+    if identity is None and dry_run:
+        return UNWRITTEN_RUN
+    return identity_of(asked.looks[0], author).run_id
+
+
 def mark_bad(
     asked: Asked,
     author: Author,
     *,
+    run_id: str,
     step: int | None,
     from_step: int | None,
     until_step: int | None,
@@ -83,7 +95,6 @@ def mark_bad(
     """
     share_journal(asked.looks)
     marked = _marked(asked, step, from_step, until_step)
-    run_id = identity_of(asked.looks[0], author).run_id
     kind = UnmarkBad if undo else MarkBad
     return kind(
         stamp=author.stamp(run_id, reason=reason),
@@ -141,7 +152,9 @@ def _content_ids_of(look: RunLook, step: int) -> list[str]:
     )
 
 
-def rollback(asked: Asked, author: Author, *, to_step: int, reason: str | None) -> Rollback:
+def rollback(
+    asked: Asked, author: Author, *, run_id: str, to_step: int, reason: str | None
+) -> Rollback:
     """The record that opens a new line at a step.
 
     Raises:
@@ -153,7 +166,6 @@ def rollback(asked: Asked, author: Author, *, to_step: int, reason: str | None) 
             f"no checkpoint of step {to_step} is known in this run",
             hint="'ckptgov list' shows the steps there are",
         )
-    run_id = identity_of(asked.looks[0], author).run_id
     number = max(read_lines(records).by_number) + 1
     return Rollback(stamp=author.stamp(run_id, reason=reason), to_step=to_step, line=number)
 
@@ -177,6 +189,7 @@ def report(
     asked: Asked,
     author: Author,
     *,
+    run_id: str,
     restart_id: str,
     outcome: RestoreOutcome,
     epoch: int | None,
@@ -184,7 +197,6 @@ def report(
 ) -> Outcome:
     """The record of what became of a start."""
     records = share_journal(asked.looks)
-    run_id = identity_of(asked.looks[0], author).run_id
     return outcome_record(
         records,
         restart_id=restart_id,

@@ -17,7 +17,7 @@ from ckptgov.ops.record import record_look, record_run
 from ckptgov.ops.tiers import register, tier_for
 from ckptgov.work.ask import Asked, listing
 from ckptgov.work.halves import halves_of, seal_halves
-from ckptgov.work.locate import locate, normal_path
+from ckptgov.work.locate import locate, normal_path, open_place
 from ckptgov.work.look import RunLook, share_journal
 from ckptgov.work.restart import default_name
 from ckptgov.work.scan import ScanProgress, SealedNow, pending_bytes, prepare, scan_steps
@@ -40,7 +40,6 @@ def scan(
     *,
     run: str | None = None,
     node: str | None = None,
-    dry_run: bool = False,
 ) -> ScanAnswer:
     """Scan directories, or every tier declared ``ingest``.
 
@@ -59,14 +58,33 @@ def scan(
     refused: list[CkptgovError] = []
     for tier, below in roots:
         try:
-            started.append(_start(context, tier, below, run=run, dry_run=dry_run))
+            started.append(_start(context, tier, below, run=run))
         except CkptgovError as error:
             refused.append(error)
-    if not dry_run:
-        _seal_newest_first(context, started)
-        _join_halves(context, started)
-    runs = tuple(_finish(context, group, dry_run=dry_run) for group in _by_run(started))
+    _seal_newest_first(context, started)
+    _join_halves(context, started)
+    runs = tuple(_finish(context, group) for group in _by_run(started))
     return ScanAnswer(runs=runs, error=_error_of(runs, refused))
+
+
+def preview(context: Context, directories: Sequence[str], *, node: str | None = None) -> ScanAnswer:
+    """What a scan would find; nothing is registered, sealed or recorded."""
+    found: list[tuple[Place, str, bool]] = []
+    if directories:
+        for directory in directories:
+            location = locate(normal_path(directory))
+            context.stack.callback(location.place.storage.close)
+            found += [(location.place, root, node is not None) for root in location.run_roots]
+    else:
+        for tier, below in _run_roots(context, (), node=node):
+            found.append((context.place(tier), below, tier.scope is Scope.NODE))
+    runs = []
+    for place, below, is_partial in found:
+        look = context.look(place, below, partial=is_partial, run=default_name_at(place, below))
+        name = look.identity.name if look.identity is not None else default_name(look)
+        told = listing(Asked(run=name, looks=(look,)), Query(min_evidence=Evidence.DIGEST))
+        runs.append(ScannedRun(listing=told, sealed=()))
+    return ScanAnswer(runs=tuple(runs))
 
 
 def _run_roots(
@@ -118,23 +136,19 @@ def _relative(place: Place, root: str, run_root: str) -> str:
     return "" if below == "." else below
 
 
-def _start(
-    context: Context, tier: TierSettings, below: str, *, run: str | None, dry_run: bool
-) -> RunAtPlace:
+def _start(context: Context, tier: TierSettings, below: str, *, run: str | None) -> RunAtPlace:
     place = context.place(tier)
     is_partial = tier.scope is Scope.NODE
     look = context.look(place, below, partial=is_partial, run=run or default_name_at(place, below))
     identity = _identity(context, tier, look, run)
-    progress = ScanProgress(identity=identity)
-    if not dry_run:
-        progress = prepare(look, identity)
-        look.identity = progress.identity
-        record_run(context.catalog, look, progress.identity, context.author.clock.now_ns())
-        progress.first_seen = {
-            (one.name, one.variant): one.first_seen_at_ns
-            for one in context.catalog.sightings(progress.identity.run_id)
-            if one.place == place.uuid
-        }
+    progress = prepare(look, identity)
+    look.identity = progress.identity
+    record_run(context.catalog, look, progress.identity, context.author.clock.now_ns())
+    progress.first_seen = {
+        (one.name, one.variant): one.first_seen_at_ns
+        for one in context.catalog.sightings(progress.identity.run_id)
+        if one.place == place.uuid
+    }
     settings = context.seal_settings_at(place)
     steps = scan_steps(look, progress, author=context.author, settings=settings)
     return RunAtPlace(tier=tier, look=look, progress=progress, steps=steps)
@@ -247,7 +261,7 @@ def _by_run(started: Sequence[RunAtPlace]) -> list[list[RunAtPlace]]:
     return list(groups.values())
 
 
-def _finish(context: Context, group: Sequence[RunAtPlace], *, dry_run: bool) -> ScannedRun:
+def _finish(context: Context, group: Sequence[RunAtPlace]) -> ScannedRun:
     """Look again, record what is there, and say how the run stands."""
     name = group[0].progress.identity.name
     looks = tuple(
@@ -255,15 +269,14 @@ def _finish(context: Context, group: Sequence[RunAtPlace], *, dry_run: bool) -> 
         for one in group
     )
     share_journal(looks)
-    if not dry_run:
-        for one, look in zip(group, looks, strict=True):
-            record_look(
-                context.catalog,
-                look,
-                one.progress.identity.run_id,
-                at_ns=context.author.clock.now_ns(),
-                sightings=_sightings(look, one.progress),
-            )
+    for one, look in zip(group, looks, strict=True):
+        record_look(
+            context.catalog,
+            look,
+            one.progress.identity.run_id,
+            at_ns=context.author.clock.now_ns(),
+            sightings=_sightings(look, one.progress),
+        )
     asked = Asked(run=name, looks=looks)
     sealed = [one for each in group for one in each.progress.sealed]
     told = listing(asked, Query(min_evidence=Evidence.DIGEST))
@@ -317,10 +330,19 @@ def _error_of(runs: Sequence[ScannedRun], refused: Sequence[CkptgovError]) -> Ck
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedRun:
+    """The run root that one checkpoint lies in; ``name`` is its path below it."""
+
+    look: RunLook
+    name: str
+    identity: RunIdentity
+
+
 def open_run(
-    context: Context, path: str, *, run: str | None, node: str | None
-) -> tuple[TierSettings, RunLook, str, RunIdentity]:
-    """The tier, look, name and identity for one checkpoint named by its path.
+    context: Context, path: str, *, run: str | None, node: str | None, dry_run: bool
+) -> OpenedRun:
+    """Open the run root of a checkpoint named by its path; an unregistered one is registered.
 
     Raises:
         UsageError: the path is a tier's root or a run root, not a checkpoint beneath one.
@@ -336,12 +358,17 @@ def open_run(
     else:
         run_root, name = os.path.split(absolute)
     run_root = os.path.realpath(run_root)
+    if not name:
+        raise UsageError(f"{path}: is not a checkpoint below a run root")
     known = tier_for(context, run_root)
+    if known is None and dry_run:
+        look = context.look(open_place(run_root), "", partial=False, run=run)
+        identity = look.identity or RunIdentity(run_id="", name=run or default_name(look))
+        return OpenedRun(look=look, name=name, identity=identity)
     if known is None:
         register(context, run_root, node=node)
         known = tier_for(context, run_root)
-    if known is None or not name:
-        raise UsageError(f"{path}: is not a checkpoint below a run root")
+        assert known is not None
     tier, below = known
     place = context.place(tier)
     look = context.look(
@@ -350,4 +377,4 @@ def open_run(
         partial=tier.scope is Scope.NODE,
         run=run or default_name_at(place, below),
     )
-    return tier, look, name, _identity(context, tier, look, run)
+    return OpenedRun(look=look, name=name, identity=_identity(context, tier, look, run))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,17 +66,18 @@ def run_app(arguments: Sequence[str]) -> int:
 def _governor() -> Iterator[Governor]:
     from ckptgov.governor import open_governor
 
-    with open_governor(talk=output.talk, progress=_progress_bar()) as governor:
-        yield governor
-
-
-def _progress_bar() -> Callable[[int], None] | None:
-    """A counter of bytes read, on a terminal only."""
     if not sys.stderr.isatty():
-        return None
+        with open_governor(talk=output.talk) as governor:
+            yield governor
+        return
     from ckptgov_cli.progress import ByteCounter
 
-    return ByteCounter()
+    counter = ByteCounter()
+    try:
+        with open_governor(talk=output.talk, progress=counter) as governor:
+            yield governor
+    finally:
+        counter.close()
 
 
 @app.command(

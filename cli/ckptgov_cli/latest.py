@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ckptgov.errors import CkptgovError, UsageError
+from ckptgov.governor import open_governor
+from ckptgov.model.answers import LatestAnswer
+from ckptgov.model.checkpoint import Evidence, Purpose
+from ckptgov.model.facts import Query
 from ckptgov_cli import output
 from ckptgov_cli.exits import EXIT_CODES
 
@@ -87,10 +91,6 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _answer(options: argparse.Namespace) -> int:
-    from ckptgov.governor import open_governor
-    from ckptgov.model.checkpoint import Evidence, Purpose
-    from ckptgov.model.facts import Query
-
     query = Query(
         purpose=Purpose(options.purpose),
         world_size=options.world_size,
@@ -112,6 +112,8 @@ def _answer(options: argparse.Namespace) -> int:
         return told.error.exit_code if told.error is not None else 0
     if options.explain or told.error is not None:
         _explain(told)
+    else:
+        _warn(told)
     if told.error is not None:
         output.complain(told.error)
         return told.error.exit_code
@@ -119,10 +121,19 @@ def _answer(options: argparse.Namespace) -> int:
     return 0
 
 
-def _explain(told: object) -> None:
-    from ckptgov.model.answers import LatestAnswer
+def _warn(told: LatestAnswer) -> None:
+    """What a person should know even when only the path was asked for."""
+    if told.chosen is not None and told.chosen.evidence is Evidence.STRUCTURE:
+        output.talk(
+            f"{told.chosen.name}: proven by its layout's structure only; its bytes were not "
+            "compared with a manifest here"
+        )
+    for note in told.choice.notes:
+        if note.kind in ("alert", "unsettled-line", "unreachable"):
+            output.talk(f"{note.kind}: {note.text}")
 
-    assert isinstance(told, LatestAnswer)
+
+def _explain(told: LatestAnswer) -> None:
     if told.chosen is not None:
         one = told.chosen
         output.talk(

@@ -106,7 +106,7 @@ class Forkery:
     ) -> Held:
         request = {
             "commands": [[*map(str, words), "--json"] for words in commands],
-            "environ": {"CKPTGOV_HOME": str(home)},
+            "home": str(home),
             "defect": None if defect is None else [defect.file, defect.name, defect.arguments],
             "held": held,
         }

@@ -53,18 +53,26 @@ class Stage:
         homes = [self.home] if self.home.exists() else []
         return [*homes, *self.tier.glob(_OURS), *self.run.glob(_OURS)]
 
+    @property
+    def _sidecar(self) -> Path:
+        """Where a run's records lie: beside it, or under the tier's root if that is refused."""
+        beside, apart = self.run / ".ckptgov", self.tier / ".ckptgov/foreign/run"
+        homes = [path for path in (beside, apart) if (path / "run.json").exists()]
+        assert len(homes) < 2, "the run's records lie at two places"
+        return homes[0] if homes else beside
+
     def records(self, kind: str) -> list[dict[str, Any]]:
         """The journal's records of one kind, read without ckptgov."""
         return [one for one in self.journal() if one["kind"] == kind]
 
     def journal(self) -> list[dict[str, Any]]:
         """Every record that carries a name of ours."""
-        files = sorted((self.run / ".ckptgov/journal").glob("*.json"))
+        files = sorted((self._sidecar / "journal").glob("*.json"))
         return [json.loads(file.read_bytes()) for file in files if file.name[0] != "."]
 
     def receipts(self, name: str) -> list[Path]:
         """The receipts of one checkpoint."""
-        return sorted((self.run / ".ckptgov/receipts").glob(f"{name}.*.json"))
+        return sorted((self._sidecar / "receipts").glob(f"{name}.*.json"))
 
     def temporary(self) -> list[Path]:
         """Names that a command makes and does not leave behind."""
@@ -73,7 +81,7 @@ class Stage:
 
     def manifests(self) -> dict[str, bytes]:
         """Every manifest by its file's name."""
-        files = (self.run / ".ckptgov/manifests").glob("*.json")
+        files = (self._sidecar / "manifests").glob("*.json")
         return {file.name: file.read_bytes() for file in files if file.name[0] != "."}
 
 

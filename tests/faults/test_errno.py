@@ -39,7 +39,7 @@ def test_a_failing_call_is_told_and_made_good_by_the_next_scan(
     of_home = [call for call in calls if call.path.startswith(home)]
     of_run = [call for call in calls if not call.path.startswith(home)]
     failed = []
-    for call in (*some(of_run, 3), *some(of_home, 1)):
+    for call in (*some(of_run, 2), *some(of_home, 1)):
         error = dice.choice(ERRORS)
         try:
             ended = campaign.disturbed(call.tampered(f"error={error}", sticky=sticky))
@@ -73,7 +73,7 @@ def test_a_disk_that_runs_full_is_told_and_made_good(
         assert done.code == 0, done
         wanted = outcome(stage, forkery)
         files = trainers_files(stage.run)
-        for pages in some(range(90), 4):
+        for pages in some(range(90), 3):
             stage.reset()
             with fault_disks.filled(stage.base, pages):
                 (done,) = forkery(stage.home, ("scan", stage.tier))

@@ -133,7 +133,7 @@ def test_what_is_sealed_survives_a_power_cut_at_any_instant(
     assert first.broken() == []
     assert set(first.written) == {"step_1", "step_2"}
     assert len(first.stage.manifests()) == len(STEPS)
-    for number in range(100 if full_sweep else 4):
+    for number in range(100 if full_sweep else 3):
         home = dice.choice([None, tmp_path / f"home-{number}"])
         trial = Trial(disk, f"trial-{number}", forkery, home=home)
         if dice.random() < 0.3:
@@ -150,7 +150,7 @@ def test_without_the_guard_a_power_cut_is_seen_to_break_what_is_sealed(
 ) -> None:
     """Shows that the campaign above can fail: shards are not made durable before the manifest."""
     broken = []
-    for number in range(3):
+    for number in range(2):
         trial = Trial(disk, f"trial-{number}", forkery, home=tmp_path / f"home-{number}")
         trial.scan_unguarded()
         broken += trial.broken()

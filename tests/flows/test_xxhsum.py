@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,14 +21,13 @@ def sealed(cli, tier: Path) -> Path:
     return directory
 
 
-def check(cli, directory: Path) -> subprocess.CompletedProcess[str]:
+def check(cli, directory: Path) -> subprocess.CompletedProcess[bytes]:
     listing = cli.done("manifest", directory, "--format", "xxhsum").out
     return subprocess.run(
         ["xxhsum", "-c", "-"],
-        input=listing,
+        input=os.fsencode(listing),
         cwd=directory,
         capture_output=True,
-        text=True,
         check=False,
     )
 
@@ -36,7 +36,7 @@ def check(cli, directory: Path) -> subprocess.CompletedProcess[str]:
 def test_xxhsum_finds_a_sealed_checkpoint_whole(cli, sealed: Path) -> None:
     checked = check(cli, sealed)
     assert checked.returncode == 0, checked
-    assert checked.stdout.count(": OK") == len(list(sealed.iterdir()))
+    assert checked.stdout.count(b": OK") == len(list(sealed.iterdir()))
 
 
 @needs_xxhsum
@@ -44,10 +44,21 @@ def test_xxhsum_names_the_shard_after_a_flip(cli, sealed: Path) -> None:
     flip_bit(sealed / "model.safetensors", -1, 3)
     checked = check(cli, sealed)
     assert checked.returncode != 0
-    assert "model.safetensors: FAILED" in checked.stdout
+    assert b"model.safetensors: FAILED" in checked.stdout
 
 
-@pytest.mark.parametrize("name", ["line\nbreak", "back\\slash"])
+@needs_xxhsum
+def test_xxhsum_finds_odd_names_too(cli, tier: Path) -> None:
+    directory = tier / "run/step_1"
+    directory.mkdir(parents=True)
+    for name in (" blanks ", "back\\slash", "über", "not-utf8-\udcff", "-dash", "*"):
+        (directory / name).write_bytes(os.fsencode(name))
+    cli.done("commit", directory)
+    checked = check(cli, directory)
+    assert (checked.returncode, checked.stdout.count(b": OK")) == (0, 6), checked
+
+
+@pytest.mark.parametrize("name", ["line\nbreak", "-"])
 def test_names_that_xxhsum_cannot_carry_are_refused(cli, tier: Path, name: str) -> None:
     directory = tier / "run/step_1"
     directory.mkdir(parents=True)

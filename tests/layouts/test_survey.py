@@ -257,3 +257,64 @@ def test_too_many_entries_are_an_error_with_a_hint(
     with pytest.raises(CouldNotLook, match="more than 3 entries") as caught:
         look(tmp_path)
     assert caught.value.hint
+
+
+@pytest.fixture
+def vanishing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Makes one call about a path find it gone, each time or only the first ones."""
+
+    def make(method: str, path: str, *, times: int = 10**6, really: bool = False) -> None:
+        asked = getattr(PosixStorage, method)
+        left = [times]
+
+        def gone(self: PosixStorage, where: str) -> object:
+            if where == path and left[0]:
+                left[0] -= 1
+                if really:
+                    shutil.rmtree(Path(self.root) / path)
+                raise FileNotFoundError(2, "gone", path)
+            return asked(self, where)
+
+        monkeypatch.setattr(PosixStorage, method, gone)
+
+    return make
+
+
+def test_a_directory_that_its_trainer_removes_meanwhile_is_not_there(
+    tmp_path: Path, look: Any, step: Any, vanishing: Any
+) -> None:
+    for name in ("step_1", "step_2"):
+        step(tmp_path / name)
+    vanishing("list", "step_1", really=True)
+    assert look(tmp_path).whole == ["step_2"]
+
+
+def test_a_directory_that_changes_under_the_look_is_looked_at_again(
+    tmp_path: Path, look: Any, step: Any, vanishing: Any
+) -> None:
+    step(tmp_path / "step_1")
+    vanishing("list", "step_1", times=2)
+    assert look(tmp_path).whole == ["step_1"]
+
+
+def test_a_directory_that_never_stands_still_is_could_not_look(
+    tmp_path: Path, look: Any, step: Any, vanishing: Any
+) -> None:
+    step(tmp_path / "step_1")
+    vanishing("list", "step_1")
+    with pytest.raises(CouldNotLook, match="step_1: changed while it was looked at"):
+        look(tmp_path)
+
+
+@pytest.mark.parametrize(("method", "name"), [("stat", ".tmpabc123"), ("read_link", "latest")])
+def test_a_temporary_file_or_link_that_goes_meanwhile_is_not_told(
+    tmp_path: Path, look: Any, step: Any, vanishing: Any, method: str, name: str
+) -> None:
+    step(tmp_path / "step_1")
+    (tmp_path / ".tmpabc123").touch()
+    (tmp_path / "latest").symlink_to("step_1")
+    vanishing(method, name)
+    looked = look(tmp_path)
+    assert looked.whole == ["step_1"]
+    told = [d.path for d in looked.survey.staging] + [a.path for a in looked.survey.aliases]
+    assert told == [other for other in (".tmpabc123", "latest") if other != name]
