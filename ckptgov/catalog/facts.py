@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, StrEnum
+
+from msgspec import Struct
 
 from ckptgov.model.checkpoint import Evidence, Purpose, RunIdentity, StepKind
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Finding, Note
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogIdentity:
+class CatalogIdentity(Struct, frozen=True, kw_only=True):
     """Which catalog this is; tiers name the one that governs them. ``epoch`` >= 1."""
 
     uuid: str
     epoch: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceFacts:
+class PlaceFacts(Struct, frozen=True, kw_only=True):
     """One tier on one node, or a shared one (``node`` None). ``root``: absolute, of the tier.
 
     ``is_current`` is False once another place (a replaced disk) was met at the same root.
@@ -35,16 +34,14 @@ class PlaceFacts:
     is_current: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
+class RunFacts(Struct, frozen=True, kw_only=True):
     """A registered run."""
 
     identity: RunIdentity
     created_at_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRootFacts:
+class RunRootFacts(Struct, frozen=True, kw_only=True):
     """Where a run lies at one place: ``path`` below the tier root, "" for the root itself.
 
     ``sidecar`` is the directory of our own files, below the tier root likewise.
@@ -56,8 +53,7 @@ class RunRootFacts:
     sidecar: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SealedFacts:
+class SealedFacts(Struct, frozen=True, kw_only=True):
     """A sealed checkpoint; its manifest's bytes are kept beside it."""
 
     run_id: str
@@ -75,8 +71,7 @@ class SealedFacts:
     sealed_at_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedCopy:
+class PlacedCopy(Struct, frozen=True, kw_only=True):
     """A sealed checkpoint's copy at one place; ``name`` is its path below the run root there.
 
     ``coverage`` is None where every shard lies there, else a bitmap: bit ``i % 8`` (from the
@@ -95,8 +90,7 @@ class PlacedCopy:
     findings: tuple[Finding, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SightingFacts:
+class SightingFacts(Struct, frozen=True, kw_only=True):
     """An unsealed candidate as the newest complete look at its place found it."""
 
     run_id: str
@@ -114,8 +108,7 @@ class SightingFacts:
     newest_mtime_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordFacts:
+class RecordFacts(Struct, frozen=True, kw_only=True):
     """One journal record as it lies on storage; ``number`` is 0 for restart decisions."""
 
     run_id: str
@@ -145,8 +138,7 @@ class EventKind(StrEnum):
     DECIDED = "decided"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventFacts:
+class EventFacts(Struct, frozen=True, kw_only=True):
     """One event; ``seq`` only grows and is never used again. ``detail``: (member, text) pairs."""
 
     seq: int
@@ -158,8 +150,7 @@ class EventFacts:
     detail: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True):
     """What one restart and epoch was answered: a content id, or a fresh start."""
 
     run_id: str

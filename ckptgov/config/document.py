@@ -9,9 +9,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 
 import yaml
+from msgspec import Struct
 
 from ckptgov.errors import ConfigError
 
@@ -36,8 +36,7 @@ _TEXT_TAG = "tag:yaml.org,2002:str"
 _NULL_TAG = "tag:yaml.org,2002:null"
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(Struct, frozen=True):
     """One value of the file. Every reading either gives a checked value or raises ConfigError."""
 
     file: str

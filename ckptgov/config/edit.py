@@ -6,13 +6,14 @@ The changed text must load and say exactly what was meant before it replaces the
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import os
 import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+
+from msgspec.structs import asdict, replace
 
 from ckptgov.config.home import config_path
 from ckptgov.config.insert import insertions
@@ -46,7 +47,7 @@ def add_rule(home: str, rule: RunRule) -> None:
     Raises:
         ConfigError: as for ``add_tier``.
     """
-    expect = {key: value for key, value in dataclasses.asdict(rule.expect).items() if value}
+    expect = {key: value for key, value in asdict(rule.expect).items() if value}
     entry = f"{{run: {_scalar(rule.run)}, expect: {_flow(expect)}}}"
     _append(home, "runs", entry, Settings(home=home, rules=(rule,)))
 
@@ -67,7 +68,7 @@ def _append(home: str, key: str, entry: str, added: Settings) -> None:
 
 def _changed_text(text: str, key: str, entry: str, added: Settings, *, path: str) -> str:
     now = parse_settings(text, home=added.home, path=path)
-    wanted = dataclasses.replace(now, tiers=now.tiers + added.tiers, rules=now.rules + added.rules)
+    wanted = replace(now, tiers=now.tiers + added.tiers, rules=now.rules + added.rules)
     refusal: ConfigError | None = None
     for changed in insertions(text, key, entry, path=path):
         try:

@@ -8,8 +8,9 @@ but names and, where names cannot decide, a few bytes of a file.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from ckptgov.layouts.tree import LookSettings, Tree, join, sort_paths, split
 from ckptgov.model.facts import Depth, Found, Pointer, ResumeArgs, Sighting
@@ -27,8 +28,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """What a layout claims of one directory.
 
     ``whole`` means the directory itself is the (only) checkpoint in ``found`` and nobody looks

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ckptgov.errors import Malformed
 from ckptgov.layouts.base import Tree, join
@@ -28,8 +29,7 @@ RANK_INDEX = re.compile(r"__(?P<rank>[0-9]{1,9})\.metadata")
 _MAX_TOLD = 8
 
 
-@dataclass(frozen=True, slots=True)
-class DcpSet:
+class DcpSet(Struct, frozen=True):
     """What was proved about one DCP directory.
 
     ``world_size`` counts the ranks that wrote. Only a set with one common index loads on another

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+
+from msgspec import Struct
 
 from ckptgov.layouts.base import Claim, Layout, Tree, join, split
 from ckptgov.layouts.content import TORCH_SUFFIXES, prove_content, refuse_whole
@@ -31,8 +32,7 @@ def declared_layout(expect: Expect) -> Layout:
     return DeclaredLayout((expect,))
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredLayout:
+class DeclaredLayout(Struct, frozen=True):
     """Checkpoints by declared rules; with none given, by those of the look's settings.
 
     The first rule that matches a file decides about it.
@@ -80,8 +80,7 @@ class DeclaredLayout:
         return self.rules or tree.settings.rules
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
+class _Group(Struct, frozen=True):
     step: Step | None
     is_dir: bool
     paths: tuple[str, ...]

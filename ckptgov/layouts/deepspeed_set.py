@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
+
+from msgspec import Struct
 
 from ckptgov.errors import Malformed
 from ckptgov.layouts.base import Tree, join
@@ -47,8 +48,7 @@ _KEYS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tag:
+class Tag(Struct, frozen=True, kw_only=True):
     """What was proved about one tag.
 
     ``common_file`` is one that every node of a run without a shared file system writes alike.
@@ -59,8 +59,7 @@ class Tag:
     common_file: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
+class _Facts(Struct, frozen=True, kw_only=True):
     """What a model states file says: data-parallel ranks, model-parallel ranks, ZeRO stage."""
 
     step: int | None

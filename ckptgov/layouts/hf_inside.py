@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ckptgov.layouts.base import Tree, join
 from ckptgov.layouts.beside import MAX_RANKS
@@ -29,8 +30,7 @@ _RANK_FILE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inside:
+class Inside(Struct, frozen=True, kw_only=True):
     """What was found inside.
 
     ``world_size`` is exact where DeepSpeed says it; FSDP's is the number of ranks that wrote.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from ckptgov.layouts.base import Tree, join, split
 from ckptgov.model.facts import Found, Note, Pointer
@@ -24,8 +25,7 @@ class LinkEnd(StrEnum):
     LOOP = "loop"
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """Where a symlink ends; ``path`` only where that is inside the run root."""
 
     text: str

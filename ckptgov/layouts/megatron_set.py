@@ -8,7 +8,8 @@ Write order (megatron-core 0.16): ``common.pt``, the DCP shards, ``.metadata`` b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ckptgov.errors import Malformed
 from ckptgov.layouts.base import Tree, join
@@ -32,8 +33,7 @@ _KEYS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TorchDist:
+class TorchDist(Struct, frozen=True):
     """What was proved: the ranks that wrote, and scalars of the common state where it is a file."""
 
     world_size: int | None = None

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import io
 import os
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ckptgov.layouts.crc32c import crc32c
 
@@ -25,8 +26,7 @@ class OcdbtError(ValueError):
     """The bytes are not what the format demands; the message says what is wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(Struct, frozen=True):
     """A byte range of a data file. ``base`` is what paths found inside that range are below."""
 
     base: str
@@ -40,16 +40,14 @@ class Reference:
         return self.offset + self.length
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """``root`` is None for an empty database, and for one whose versions lie in numbered files."""
 
     is_numbered: bool
     root: Reference | None
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """``children`` are nodes one level down, ``values`` stored array chunks."""
 
     children: tuple[Reference, ...]
@@ -122,8 +120,7 @@ def _unpacked(body: bytes) -> bytes:
     return unpacked
 
 
-@dataclass(frozen=True, slots=True)
-class _DataFile:
+class _DataFile(Struct, frozen=True):
     base: str
     path: str
 

@@ -16,8 +16,9 @@ import sys
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, field
 
 from ckptgov.errors import CkptgovError, CouldNotLook, Malformed, TransientStorageError
 from ckptgov.model.files import OpenFile
@@ -42,8 +43,7 @@ REUSE_BELOW_BYTES: Final = 2**20
 """A child that read more than this is not reused: its memory does not shrink again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DcpIndex:
+class DcpIndex(Struct, frozen=True, kw_only=True):
     """What a DCP ``.metadata`` says.
 
     ``files`` maps the relative path of each shard file to (end of its last entry, number of
@@ -62,8 +62,7 @@ class DcpIndex:
     names_seen: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorchPickle:
+class TorchPickle(Struct, frozen=True, kw_only=True):
     """What a torch ``data.pkl`` says.
 
     ``scalars`` holds those of the asked dotted keys that are there and are numbers, short text,

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from ckptgov.errors import Malformed
 from ckptgov.model.files import OpenFile
@@ -45,8 +46,7 @@ _BITS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SafetensorsHeader:
+class SafetensorsHeader(Struct, frozen=True, kw_only=True):
     """What a whole safetensors file says of itself."""
 
     tensor_bytes: int

@@ -11,9 +11,10 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
+
+from msgspec import Struct
 
 from ckptgov.errors import Malformed
 from ckptgov.layouts.base import Tree
@@ -48,8 +49,7 @@ class ZipState(StrEnum):
     UNVERIFIABLE = "unverifiable"  # adds up, but was written with CRCs switched off
 
 
-@dataclass(frozen=True, slots=True)
-class ZipReport:
+class ZipReport(Struct, frozen=True):
     """The state of one zip with the evidence in words; ``records`` were compared (DEEP only)."""
 
     state: ZipState
@@ -57,15 +57,13 @@ class ZipReport:
     records: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Directory:
+class _Directory(Struct, frozen=True):
     offset: int
     bytes: int
     records: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
+class _Record(Struct, frozen=True):
     name: str
     crc: int
     bytes: int

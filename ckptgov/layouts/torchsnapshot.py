@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
+
+from msgspec import Struct
 
 from ckptgov.layouts.base import Claim, Tree, join, split
 from ckptgov.layouts.content import json_object
@@ -39,8 +40,7 @@ _ITEM_BYTES = {
 _OWN_FILE_TYPES = ("Tensor", "object")
 
 
-@dataclass(slots=True)
-class _File:
+class _File(Struct):
     """What the manifest says of one file: its exact size, or that it is a torch zip."""
 
     bytes: int | None = None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
+
+from msgspec import Struct
 
 from ckptgov.errors import Malformed
 from ckptgov.layouts.pickles import PickleReader
@@ -16,8 +17,7 @@ MAX_ENTRIES = 2_000_000
 """Entries one recursive look may list before it gives up instead of filling the memory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookSettings:
+class LookSettings(Struct, frozen=True, kw_only=True):
     """What a look is told from outside.
 
     ``now_ns`` is the wall clock, used only to note times in the future beyond

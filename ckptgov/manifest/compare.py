@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from ckptgov.errors import CkptgovError, UsageError
 from ckptgov.manifest.absence import Absence
@@ -27,8 +28,7 @@ class ShardState(StrEnum):
     CHANGED = "changed"  # changed while it was read: no token, to be compared again
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardReport:
+class ShardReport(Struct, frozen=True, kw_only=True):
     """One shard's comparison. ``token`` is of the very file whose size or bytes were seen."""
 
     path: str

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import xxhash
+from msgspec import Struct
 
 from ckptgov.errors import CkptgovError, StorageError
 from ckptgov.manifest.pool import Stopped, Stopper, in_parallel
@@ -29,8 +29,7 @@ class ChangedWhileRead(StorageError):
     kind = "changed-while-read"
 
 
-@dataclass(frozen=True, slots=True)
-class FileDigest:
+class FileDigest(Struct, frozen=True):
     """What one pass over a file found. ``chunks`` is empty up to 64 MiB."""
 
     bytes: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ckptgov.errors import CkptgovError
 from ckptgov.model.checkpoint import StepKind
@@ -17,8 +17,7 @@ from ckptgov.model.facts import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartAnswer:
+class RestartAnswer(Struct, frozen=True, kw_only=True):
     """The decision an answer belongs to."""
 
     restart_id: str
@@ -26,8 +25,7 @@ class RestartAnswer:
     decided_here: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatestAnswer:
+class LatestAnswer(Struct, frozen=True, kw_only=True):
     """The answer of ``latest``: a checkpoint with its absolute path, or the error with its reasons.
 
     ``resume`` holds absolute paths.
@@ -42,8 +40,7 @@ class LatestAnswer:
     error: CkptgovError | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunListing:
+class RunListing(Struct, frozen=True, kw_only=True):
     """Every checkpoint of a run with its verdict, newest first."""
 
     run: str | None
@@ -55,8 +52,7 @@ class RunListing:
     active_line: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SealedCheckpoint:
+class SealedCheckpoint(Struct, frozen=True, kw_only=True):
     """A checkpoint that was sealed just now; ``is_new`` is false for one that was completed."""
 
     name: str
@@ -68,8 +64,7 @@ class SealedCheckpoint:
     is_new: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScannedRun:
+class ScannedRun(Struct, frozen=True, kw_only=True):
     """What a scan did at one run, and how the run stands afterwards."""
 
     listing: RunListing
@@ -78,16 +73,14 @@ class ScannedRun:
     lost: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScanAnswer:
+class ScanAnswer(Struct, frozen=True, kw_only=True):
     """All runs of one scan. ``error`` is set when something could not be looked at or sealed."""
 
     runs: tuple[ScannedRun, ...]
     error: CkptgovError | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedCheckpoint:
+class VerifiedCheckpoint(Struct, frozen=True, kw_only=True):
     """One checkpoint after comparing; ``state`` is "restorable" or a reason."""
 
     name: str
@@ -108,8 +101,7 @@ class VerifiedCheckpoint:
         return self.findings[0].reason.value if self.findings else "restorable"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyAnswer:
+class VerifyAnswer(Struct, frozen=True, kw_only=True):
     """Everything verified, and the error that the exit code comes from."""
 
     checkpoints: tuple[VerifiedCheckpoint, ...]
@@ -117,8 +109,7 @@ class VerifyAnswer:
     error: CkptgovError | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(Struct, frozen=True, kw_only=True):
     """One thing ``doctor`` or ``tier check`` looked at. ``severity``: ok, warning or failure."""
 
     name: str

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from ckptgov.model.files import Token
 
@@ -42,8 +43,7 @@ class VerifyLevel(StrEnum):
     DIGEST = "digest"
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Struct, frozen=True):
     """One file of a checkpoint. ``path`` is "" for the shard of a single-file checkpoint."""
 
     path: str
@@ -52,8 +52,7 @@ class Shard:
     chunks: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(Struct, frozen=True, kw_only=True):
     """A function of the checkpoint alone, so that equal checkpoints give equal bytes.
 
     ``shards`` is sorted by raw path bytes and never empty. ``content_id`` is
@@ -75,8 +74,7 @@ class Manifest:
         return sum(shard.bytes for shard in self.shards)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestHeader:
+class ManifestHeader(Struct, frozen=True, kw_only=True):
     """A manifest without its shards: what choosing needs, cheap to decode."""
 
     content_id: str
@@ -88,8 +86,7 @@ class ManifestHeader:
     purposes: tuple[Purpose, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(Struct, frozen=True, kw_only=True):
     """One rank's or node's entries of a save; exactly one of ``rank`` and ``node`` or neither."""
 
     name: str
@@ -105,8 +102,7 @@ class Part:
     shards: tuple[Shard, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Receipt:
+class Receipt(Struct, frozen=True, kw_only=True):
     """What was verified at one place: a token per shard the place holds, in path order."""
 
     content_id: str
@@ -116,8 +112,7 @@ class Receipt:
     tokens: tuple[tuple[str, Token], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expect:
+class Expect(Struct, frozen=True, kw_only=True):
     """A declared rule for checkpoints no layout can prove.
 
     ``glob`` matches shard paths below the run root (``*`` does not cross ``/``, ``**`` does);
@@ -132,8 +127,7 @@ class Expect:
     step: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunIdentity:
+class RunIdentity(Struct, frozen=True, kw_only=True):
     """``run.json``: who a run root belongs to."""
 
     run_id: str
@@ -142,8 +136,7 @@ class RunIdentity:
     expect: Expect | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierIdentity:
+class TierIdentity(Struct, frozen=True, kw_only=True):
     """``.ckptgov-tier.json``: which place a root is, and which catalog governs it."""
 
     place: str

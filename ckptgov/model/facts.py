@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
+
+from msgspec import Struct, field
 
 from ckptgov.model.checkpoint import Evidence, Purpose, StepKind
 
@@ -35,8 +36,7 @@ class Depth(StrEnum):
     DEEP = "deep"  # also every checksum the format carries (zip CRCs, crc32c)
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One reason with the file it concerns (below the run root) and the evidence in words."""
 
     reason: Reason
@@ -44,8 +44,7 @@ class Finding:
     evidence: str
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Struct, frozen=True):
     """Something worth telling that forbids nothing (pointer disagrees, link dangles, ...)."""
 
     kind: str
@@ -53,8 +52,7 @@ class Note:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class SeenShard:
+class SeenShard(Struct, frozen=True):
     """A member of the set as the loader's own index decides it; ``path`` below the checkpoint."""
 
     path: str
@@ -62,8 +60,7 @@ class SeenShard:
     is_marker: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResumeArgs:
+class ResumeArgs(Struct, frozen=True, kw_only=True):
     """What the framework's loader wants to be told. Paths are below the run root."""
 
     path: str
@@ -72,8 +69,7 @@ class ResumeArgs:
     tag: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(Struct, frozen=True, kw_only=True):
     """A candidate a layout claims, before anything is read of it.
 
     ``name`` is the checkpoint's path below the run root; ``files`` lists its members' paths below
@@ -91,8 +87,7 @@ class Found:
     variant: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sighting:
+class Sighting(Struct, frozen=True, kw_only=True):
     """What a layout proves about one candidate at one place.
 
     Whole at this depth when ``findings`` is empty. ``expected`` lists every path below the
@@ -135,8 +130,7 @@ class Sighting:
         return sum(shard.bytes for shard in self.shards)
 
 
-@dataclass(frozen=True, slots=True)
-class Pointer:
+class Pointer(Struct, frozen=True):
     """What a framework's own "latest" says: a hint, never followed, never written."""
 
     path: str
@@ -144,8 +138,7 @@ class Pointer:
     names: str | None  # checkpoint path below the run root, None when it names nothing usable
 
 
-@dataclass(frozen=True, slots=True)
-class StagingDebris:
+class StagingDebris(Struct, frozen=True):
     """A framework's temporary name that stayed behind (or is in use just now)."""
 
     path: str
@@ -154,8 +147,7 @@ class StagingDebris:
     newest_mtime_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Survey:
+class Survey(Struct, frozen=True, kw_only=True):
     """Everything one complete walk of a run root found; nothing was examined yet."""
 
     found: tuple[Found, ...]
@@ -164,8 +156,7 @@ class Survey:
     pointers: tuple[Pointer, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyFacts:
+class CopyFacts(Struct, frozen=True, kw_only=True):
     """One place's share of a checkpoint."""
 
     place: str
@@ -179,8 +170,7 @@ class CopyFacts:
     is_reachable: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointFacts:
+class CheckpointFacts(Struct, frozen=True, kw_only=True):
     """One checkpoint as it stands now, over all places of its run."""
 
     name: str
@@ -203,8 +193,7 @@ class CheckpointFacts:
     variant: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Query:
+class Query(Struct, frozen=True, kw_only=True):
     """What a launcher asks for."""
 
     purpose: Purpose = Purpose.RESUME
@@ -215,8 +204,7 @@ class Query:
     only_name: str | None = None  # a directory that is itself one checkpoint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Verdict(Struct, frozen=True, kw_only=True):
     """Whether one checkpoint may be offered, and why not."""
 
     checkpoint: CheckpointFacts
@@ -228,8 +216,7 @@ class Verdict:
         return not self.findings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class Choice(Struct, frozen=True, kw_only=True):
     """The answer of ``latest``: newest first, with a reason for each that was passed over."""
 
     chosen: CheckpointFacts | None

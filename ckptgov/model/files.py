@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
 from typing import Protocol, Self
+
+from msgspec import Struct
 
 
 class EntryKind(StrEnum):
@@ -18,16 +19,14 @@ class EntryKind(StrEnum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One name in a directory."""
 
     name: str
     kind: EntryKind
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
+class Token(Struct, frozen=True):
     """The cheap proof that a file did not change.
 
     It holds while size, mtime and inode are equal. A change of ctime alone (link, chmod, rename,
@@ -48,8 +47,7 @@ class Token:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileStat:
+class FileStat(Struct, frozen=True, kw_only=True):
     """lstat or fstat of one file; ``btime_ns`` is None where the file system tells no birth."""
 
     kind: EntryKind

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from ckptgov.model.checkpoint import StepKind
 
@@ -26,8 +27,7 @@ class RestoreOutcome(StrEnum):
     FAILED_LATER = "failed-later"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stamp:
+class Stamp(Struct, frozen=True, kw_only=True):
     """Members every record has. ``by`` reads ``uid:<n>@<host>``."""
 
     id: str
@@ -37,8 +37,7 @@ class Stamp:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sealed:
+class Sealed(Struct, frozen=True, kw_only=True):
     stamp: Stamp
     content_id: str
     step: int | None
@@ -49,8 +48,7 @@ class Sealed:
     metrics: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineOpened:
+class LineOpened(Struct, frozen=True, kw_only=True):
     stamp: Stamp
     line: int
     parent: int
@@ -58,15 +56,13 @@ class LineOpened:
     cause: LineCause
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rollback:
+class Rollback(Struct, frozen=True, kw_only=True):
     stamp: Stamp
     to_step: int
     line: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkBad:
+class MarkBad(Struct, frozen=True, kw_only=True):
     """Either one content id, or every step from ``from_step`` (to ``until_step``, inclusive)."""
 
     stamp: Stamp
@@ -75,32 +71,28 @@ class MarkBad:
     until_step: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnmarkBad:
+class UnmarkBad(Struct, frozen=True, kw_only=True):
     stamp: Stamp
     content_id: str | None = None
     from_step: int | None = None
     until_step: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pin:
+class Pin(Struct, frozen=True, kw_only=True):
     stamp: Stamp
     content_id: str
     pin_name: str
     until_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unpin:
+class Unpin(Struct, frozen=True, kw_only=True):
     stamp: Stamp
     content_id: str
     pin_name: str
     until_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Metric:
+class Metric(Struct, frozen=True, kw_only=True):
     """``value`` is a decimal string as the trainer spelled it; ``nan`` and ``inf`` allowed."""
 
     stamp: Stamp
@@ -109,8 +101,7 @@ class Metric:
     value: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(Struct, frozen=True, kw_only=True):
     stamp: Stamp
     content_id: str
     restart_id: str
@@ -118,8 +109,7 @@ class Outcome:
     outcome: RestoreOutcome
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Restart:
+class Restart(Struct, frozen=True, kw_only=True):
     """One decision for one restart id and epoch: a content id, or a fresh start."""
 
     stamp: Stamp
@@ -129,36 +119,31 @@ class Restart:
     fresh: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class Lost(Struct, frozen=True, kw_only=True):
     stamp: Stamp
     content_id: str
     place: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tombstone:
+class Tombstone(Struct, frozen=True, kw_only=True):
     stamp: Stamp
     content_id: str
     place: str | None = None
     plan_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Undelete:
+class Undelete(Struct, frozen=True, kw_only=True):
     stamp: Stamp
     content_id: str
     place: str | None = None
     plan_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retire:
+class Retire(Struct, frozen=True, kw_only=True):
     stamp: Stamp
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finish:
+class Finish(Struct, frozen=True, kw_only=True):
     stamp: Stamp
 
 
@@ -202,8 +187,7 @@ BINDING_KINDS = frozenset({"rollback", "line", "mark-bad", "tombstone", "restart
 """Kinds that must decode: ignoring one could offer what must not be offered."""
 
 
-@dataclass(frozen=True, slots=True)
-class NumberedRecord:
+class NumberedRecord(Struct, frozen=True):
     """A record with its place in the journal; restart decisions have no number (0)."""
 
     number: int

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from ckptgov.model.checkpoint import Expect
 
@@ -15,8 +16,7 @@ class Scope(StrEnum):
     NODE = "node"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TierSettings:
+class TierSettings(Struct, frozen=True, kw_only=True):
     """One place: a tier's root, and the node for ``scope: node``. ``root`` is absolute."""
 
     name: str
@@ -26,16 +26,14 @@ class TierSettings:
     ingest: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRule:
+class RunRule(Struct, frozen=True, kw_only=True):
     """A declared rule for the runs whose name matches ``run`` (a glob)."""
 
     run: str
     expect: Expect
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(Struct, frozen=True, kw_only=True):
     """Everything ``ckptgov.yaml`` says, with defaults filled in."""
 
     home: str  # absolute directory that holds configuration and catalog

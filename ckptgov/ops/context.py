@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+
+from msgspec.structs import replace
 
 from ckptgov.catalog.catalog import Catalog
 from ckptgov.catalog.facts import PlaceFacts, RunRootFacts, SightingFacts

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ckptgov.catalog.catalog import Catalog
 from ckptgov.catalog.facts import RecordFacts
@@ -31,8 +32,7 @@ UNWRITTEN_RUN = "00000000-0000-0000-0000-000000000000"
 """Stands in a dry run's record for a run to which nothing was ever written."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Marked:
+class Marked(Struct, frozen=True, kw_only=True):
     """What a mark covers: one content id, or steps."""
 
     content_id: str | None

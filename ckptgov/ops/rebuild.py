@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ckptgov.catalog.catalog import Catalog
 from ckptgov.catalog.database import set_aside
@@ -26,8 +27,7 @@ from ckptgov.work.look import share_journal
 from ckptgov.work.tier import adopt, read_identity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rebuilt:
+class Rebuilt(Struct, frozen=True, kw_only=True):
     """What a rebuild found."""
 
     runs: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ckptgov.errors import UsageError
 from ckptgov.model.checkpoint import Expect, RunIdentity
@@ -15,8 +16,7 @@ from ckptgov.work.locate import normal_path
 from ckptgov.work.runstore import writable_store
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListedRun:
+class ListedRun(Struct, frozen=True, kw_only=True):
     """A registered run and where it lies."""
 
     name: str

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ckptgov.errors import Ambiguous, CkptgovError, CouldNotLook, PartlyDone, UsageError
 from ckptgov.layouts.survey import find_run_roots
@@ -24,8 +26,7 @@ from ckptgov.work.scan import ScanProgress, SealedNow, pending_bytes, prepare, s
 from ckptgov.work.tier import Place
 
 
-@dataclass(slots=True, kw_only=True)
-class RunAtPlace:
+class RunAtPlace(Struct, kw_only=True):
     """One run root under scan."""
 
     tier: TierSettings
@@ -330,8 +331,7 @@ def _error_of(runs: Sequence[ScannedRun], refused: Sequence[CkptgovError]) -> Ck
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedRun:
+class OpenedRun(Struct, frozen=True, kw_only=True):
     """The run root that one checkpoint lies in; ``name`` is its path below it."""
 
     look: RunLook

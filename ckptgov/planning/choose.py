@@ -7,7 +7,8 @@ and fitting. Time never orders checkpoints.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ckptgov.model.checkpoint import Evidence, StepKind
 from ckptgov.model.facts import (
@@ -28,8 +29,7 @@ STEP_OVER_LIMIT = 3
 _UNLOADABLE = frozenset({RestoreOutcome.CORRUPT, RestoreOutcome.LOAD_FAILED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
+class RunFacts(Struct, frozen=True, kw_only=True):
     """A run as it stands: its checkpoints over all places, and its journal."""
 
     checkpoints: tuple[CheckpointFacts, ...]

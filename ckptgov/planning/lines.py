@@ -8,7 +8,8 @@ higher steps of older lines are never offered, also when they arrive late.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ckptgov.model.checkpoint import StepKind
 from ckptgov.model.journal import (
@@ -23,8 +24,7 @@ from ckptgov.model.journal import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(Struct, frozen=True, kw_only=True):
     """One branch; line 1 has neither parent nor base. ``opened_at_ns`` is its record's stamp."""
 
     number: int
@@ -35,8 +35,7 @@ class Line:
     reason: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(Struct, frozen=True):
     """All lines of a run by number; never empty."""
 
     by_number: dict[int, Line]
@@ -195,8 +194,7 @@ def attempt_of(records: Sequence[NumberedRecord], *, content_id: str, step: int,
     return len(seen)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewSave:
+class NewSave(Struct, frozen=True, kw_only=True):
     """What is known of a checkpoint about to be sealed."""
 
     content_id: str
@@ -207,8 +205,7 @@ class NewSave:
     is_carried: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpeningLine:
+class OpeningLine(Struct, frozen=True, kw_only=True):
     """A line that must be opened before the save is recorded."""
 
     line: int

@@ -7,7 +7,9 @@ when proven one save.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ckptgov.model.checkpoint import Evidence
 from ckptgov.model.facts import (
@@ -19,8 +21,7 @@ from ckptgov.model.facts import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Half:
+class Half(Struct, frozen=True, kw_only=True):
     """One place's sighting of a save, with the digest of the layout's common file if it has one."""
 
     place: str

@@ -10,7 +10,8 @@ import errno
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ckptgov.errors import StorageError
 from ckptgov.model.files import FileStat
@@ -30,8 +31,7 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 _WRITEBACK_BYTES = 32 * 2**20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Temp:
+class _Temp(Struct, frozen=True, kw_only=True):
     """A written, synced and closed file that has only its temporary name yet."""
 
     name: str

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import PurePosixPath
+
+from msgspec import Struct
 
 from ckptgov.errors import StorageError
 from ckptgov.storage._oserrors import translated
@@ -26,8 +27,7 @@ _NETWORK = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSystem:
+class FileSystem(Struct, frozen=True, kw_only=True):
     """The mount a root lies on.
 
     ``granularity_ns``: two writes closer together than this may leave the same mtime, so a token
@@ -42,8 +42,7 @@ class FileSystem:
     granularity_ns: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
+class Mount(Struct, frozen=True, kw_only=True):
     """One line of mountinfo (proc_pid_mountinfo(5))."""
 
     mount_id: int

@@ -6,7 +6,9 @@ The same code answers for a directory nobody registered and for a run at several
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ckptgov.errors import (
     CkptgovError,
@@ -43,8 +45,7 @@ from ckptgov.work.seal import SealSettings
 from ckptgov.work.verify import VerifyOutcome, verify_sealed, verify_unsealed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(Struct, frozen=True, kw_only=True):
     """A run as it can be looked at from here: its looks, and the places that did not answer."""
 
     run: str | None
@@ -62,8 +63,7 @@ class Asked:
         return self.looks[0].store
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestartRequest:
+class RestartRequest(Struct, frozen=True, kw_only=True):
     """What deciding a restart needs beside the question itself."""
 
     restart_id: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ckptgov.model.clock import Clock
 from ckptgov.model.journal import Stamp
@@ -25,8 +26,7 @@ def sealed_record_id(run_id: str, content_id: str, name: str) -> str:
     return str(uuid.uuid5(uuid.UUID(run_id), f"{content_id}/{name.encode('utf-8', 'replace')!r}"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Author:
+class Author(Struct, frozen=True, kw_only=True):
     """Stamps records. ``by`` reads ``uid:<n>@<host>``."""
 
     clock: Clock

@@ -6,7 +6,7 @@ say a shard is younger than its marker. It never waives a shard that is missing,
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from ckptgov.errors import UsageError, VerificationFailed
 from ckptgov.layouts.base import resume_args, split

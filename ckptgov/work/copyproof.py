@@ -6,7 +6,8 @@ Nothing is read here but file attributes. A token that holds stands for bytes co
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ckptgov.errors import StorageError
 from ckptgov.model.checkpoint import Evidence, Manifest, Receipt, Shard
@@ -15,8 +16,7 @@ from ckptgov.model.files import EntryKind, FileStat, Token
 from ckptgov.storage.contract import Storage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopyProof:
+class CopyProof(Struct, frozen=True, kw_only=True):
     """Evidence for one copy, and what speaks against it.
 
     ``held`` lists the shards that lie here with the manifest's size; ``changed`` those whose token

@@ -7,7 +7,9 @@ others read it. A report that it could not be loaded opens the next epoch of the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ckptgov.errors import CouldNotLook, NeverAny, UsageError
 from ckptgov.model.facts import CheckpointFacts, Choice, Query
@@ -23,8 +25,7 @@ _OPENS_NEXT_EPOCH = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(Struct, frozen=True, kw_only=True):
     """The one answer of a restart. ``choice`` is None for a rank that read another's decision."""
 
     restart: Restart

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ckptgov.errors import CkptgovError
 from ckptgov.layouts.base import members_root
@@ -25,16 +26,14 @@ from ckptgov.work.seal import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HalfAt:
+class HalfAt(Struct, frozen=True, kw_only=True):
     """One node's half with the look that sees it."""
 
     look: RunLook
     sighting: Sighting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HalvesOutcome:
+class HalvesOutcome(Struct, frozen=True, kw_only=True):
     """One save seen in halves: sealed, or what is missing or unproven."""
 
     name: str

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ckptgov.errors import Ambiguous, CouldNotLook, Malformed, StorageError, UsageError
 from ckptgov.layouts.survey import find_run_roots, is_checkpoint
@@ -13,8 +14,7 @@ from ckptgov.work.runstore import store_at
 from ckptgov.work.tier import TIER_FILE, Place, read_identity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
+class Location(Struct, frozen=True, kw_only=True):
     """Where a path leads: its run roots below the place's root.
 
     ``only_name`` is set when the path was itself one checkpoint: it stands for its run, filtered.

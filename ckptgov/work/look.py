@@ -7,10 +7,12 @@ then proves candidates newest first, only as far as the answer needs. It writes 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from types import TracebackType
 from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ckptgov.errors import Malformed
 from ckptgov.layouts import registry
@@ -43,8 +45,7 @@ from ckptgov.work.runstore import RunStore, StoredManifest, store_at
 from ckptgov.work.tier import Place
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SealedCopy:
+class SealedCopy(Struct, frozen=True, kw_only=True):
     """A manifest that decodes, and what its bytes at this place are worth now."""
 
     stored: StoredManifest
@@ -52,8 +53,7 @@ class SealedCopy:
     proof: CopyProof
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class Candidate(Struct, frozen=True, kw_only=True):
     """Something that may be the answer. ``known_step`` is None until it was proven."""
 
     key: str

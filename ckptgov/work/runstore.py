@@ -7,7 +7,8 @@ journal record of a binding kind that does not decode makes the run unanswerable
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ckptgov.errors import Malformed, PathEscapes, StorageError
 from ckptgov.manifest.forms.identities import decode_run, encode_run
@@ -45,8 +46,7 @@ MAX_FILE_BYTES = 256 * 2**20
 """The largest cap of any form (forms, version 1); more is refused unread."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredManifest:
+class StoredManifest(Struct, frozen=True):
     """A manifest file as its name tells it; nothing of it was read."""
 
     file: str
@@ -54,8 +54,7 @@ class StoredManifest:
     content_prefix: str
 
 
-@dataclass(frozen=True, slots=True)
-class JournalRead:
+class JournalRead(Struct, frozen=True):
     """The journal in its own order, with notes on records that do not decode and do not bind."""
 
     records: tuple[NumberedRecord, ...]
@@ -331,8 +330,7 @@ class RunStore:
             return
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     name: str
     kind: EntryKind
 

@@ -7,7 +7,9 @@ Killed at any point, the next scan converges.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from ckptgov.errors import CkptgovError, Malformed, StorageError
 from ckptgov.model.checkpoint import (
@@ -34,8 +36,7 @@ from ckptgov.work.seal import (
 from ckptgov.work.verify import verify_sealed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SealedNow:
+class SealedNow(Struct, frozen=True, kw_only=True):
     """A checkpoint this scan sealed, or found sealed and made whole again."""
 
     manifest: Manifest
@@ -43,16 +44,14 @@ class SealedNow:
     is_new: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(Struct, frozen=True, kw_only=True):
     """A checkpoint that could not be sealed or compared, and why."""
 
     name: str
     error: CkptgovError
 
 
-@dataclass(slots=True, kw_only=True)
-class ScanProgress:
+class ScanProgress(Struct, kw_only=True):
     """What a scan has done so far; grows while it runs."""
 
     identity: RunIdentity

@@ -8,7 +8,8 @@ checkpoint alone, a missing receipt or record is added.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ckptgov.errors import CkptgovError, StorageError
 from ckptgov.layouts.base import members_root
@@ -34,8 +35,7 @@ from ckptgov.work.runstore import RunStore
 MAX_RACY_WAIT_NS = 3 * 10**9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SealSettings:
+class SealSettings(Struct, frozen=True, kw_only=True):
     """How bytes are read while sealing and verifying."""
 
     threads: int = 4
@@ -44,8 +44,7 @@ class SealSettings:
     progress: Callable[[int], None] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Digested:
+class Digested(Struct, frozen=True, kw_only=True):
     """The shards of a candidate with digests, and the tokens they had while being read."""
 
     shards: tuple[Shard, ...]
@@ -161,8 +160,7 @@ def sync_directories(storage: Storage, run_root: str, base: str, paths: Sequence
         storage.sync_dir(directory)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SealRequest:
+class SealRequest(Struct, frozen=True, kw_only=True):
     """What is to be sealed, as proven by a layout or declared by a person."""
 
     found: Found

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from ckptgov.errors import CouldNotLook, ForeignPlace, Malformed
 from ckptgov.manifest.forms.identities import decode_tier, encode_tier
@@ -14,8 +16,7 @@ from ckptgov.storage.contract import Storage
 TIER_FILE = ".ckptgov-tier.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(Struct, frozen=True, kw_only=True):
     """A tier's root as it can be reached from here.
 
     ``uuid`` is None for a directory that was never registered: receipts count for nothing there.

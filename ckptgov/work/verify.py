@@ -8,7 +8,8 @@ read keeps its last verdict.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from ckptgov.errors import StorageError
 from ckptgov.manifest.compare import ShardReport, ShardState, compare
@@ -21,8 +22,7 @@ from ckptgov.work.look import RunLook, SealedCopy
 from ckptgov.work.seal import SealSettings, publish_receipt, wait_out_the_tick
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyOutcome:
+class VerifyOutcome(Struct, frozen=True, kw_only=True):
     """What verifying one checkpoint at one place found. Whole when ``findings`` is empty."""
 
     name: str

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
 import sqlite3
 
 import pytest
+from msgspec import structs
 
 from ckptgov.catalog import checkpoints
 from ckptgov.catalog.facts import EventKind
@@ -14,7 +14,7 @@ from ckptgov.model.facts import Finding, Found, Note, Reason, ResumeArgs, SeenSh
 
 def sighting(name: str, *, step: int | None = 1, variant: str = "", **more: object) -> Sighting:
     found = Found(name=name, layout="dcp", step=step, step_kind=StepKind.STEP, variant=variant)
-    return dataclasses.replace(
+    return structs.replace(
         Sighting(
             found=found,
             step=step,
@@ -36,7 +36,7 @@ def test_a_sealed_checkpoint_comes_back_as_it_was_put(filled, sealed):
 
 
 def test_sealing_twice_is_one_checkpoint_and_the_first_stands(filled, sealed):
-    again = dataclasses.replace(sealed, line=9, sealed_at_ns=99)
+    again = structs.replace(sealed, line=9, sealed_at_ns=99)
     assert filled.put_sealed(again, b"other bytes") is False
     assert filled.checkpoints("r1") == (sealed,)
     assert filled.manifest_bytes("r1", sealed.content_id) == b'{"manifest":1}\n'
@@ -46,7 +46,7 @@ def test_sealing_twice_is_one_checkpoint_and_the_first_stands(filled, sealed):
 def test_checkpoints_come_by_step_and_attempt(filled, sealed):
     for content_id, step, attempt in (("c", 100, 1), ("d", 9, 0), ("e", None, 0)):
         filled.put_sealed(
-            dataclasses.replace(sealed, content_id=content_id, step=step, attempt=attempt), b"m"
+            structs.replace(sealed, content_id=content_id, step=step, attempt=attempt), b"m"
         )
     order = [each.content_id for each in filled.checkpoints("r1")]
     assert order == ["e", "d", "sha256:c1", "c"]
@@ -54,7 +54,7 @@ def test_checkpoints_come_by_step_and_attempt(filled, sealed):
 
 def test_one_content_may_be_sealed_in_two_runs(filled, sealed):
     filled.put_run(RunIdentity(run_id="r2", name="other"), 6)
-    assert filled.put_sealed(dataclasses.replace(sealed, run_id="r2"), b"m")
+    assert filled.put_sealed(structs.replace(sealed, run_id="r2"), b"m")
     assert len(filled.checkpoints("r1")) == len(filled.checkpoints("r2")) == 1
 
 
@@ -88,7 +88,7 @@ def test_a_checkpoint_of_an_unknown_run_is_refused(catalog, sealed):
 
 def test_a_step_too_large_for_the_database_is_refused_when_sealing(filled, sealed):
     with pytest.raises(UsageError):
-        filled.put_sealed(dataclasses.replace(sealed, content_id="c", step=10**20), b"m")
+        filled.put_sealed(structs.replace(sealed, content_id="c", step=10**20), b"m")
     assert len(filled.checkpoints("r1")) == 1
 
 
@@ -109,7 +109,7 @@ def test_a_look_replaces_the_one_before_and_keeps_first_sightings(filled):
 
 
 def test_a_look_at_one_place_leaves_the_others_alone(filled, place):
-    filled.put_place(dataclasses.replace(place, place="p2", root="/other"))
+    filled.put_place(structs.replace(place, place="p2", root="/other"))
     filled.put_sightings("r1", "p1", [sighting("a")], 50)
     filled.put_sightings("r1", "p2", [sighting("a")], 60)
     filled.put_sightings("r1", "p1", [], 70)

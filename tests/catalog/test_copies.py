@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
 import threading
 
 import pytest
+from msgspec import structs
 
 from ckptgov.catalog.facts import EventKind, PlacedCopy
 from ckptgov.errors import StaleState, UnknownRun
@@ -25,7 +25,7 @@ def copy(state: CopyState, **more: object) -> PlacedCopy:
         state=state,
         evidence=evidence,
     )
-    return dataclasses.replace(plain, **more)
+    return structs.replace(plain, **more)
 
 
 def only(catalog) -> PlacedCopy:

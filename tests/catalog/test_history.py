@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import dataclasses
 import sqlite3
 import subprocess
 import sys
 import textwrap
 
 import pytest
+from msgspec import structs
 
 from ckptgov.catalog.facts import Decision, EventKind, RecordFacts
 from ckptgov.errors import UnknownRun
@@ -51,9 +51,9 @@ def test_events_come_in_order_from_where_the_reader_left_off(filled):
 
 
 def test_records_come_by_number_and_putting_one_again_changes_nothing(filled):
-    first = dataclasses.replace(RECORD, record_id="i0", number=10, raw=b"\x00\xff")
+    first = structs.replace(RECORD, record_id="i0", number=10, raw=b"\x00\xff")
     filled.put_records([first, RECORD])
-    filled.put_records([dataclasses.replace(RECORD, number=99), first])
+    filled.put_records([structs.replace(RECORD, number=99), first])
     filled.put_records([])
     assert filled.records("r1") == (RECORD, first)
 

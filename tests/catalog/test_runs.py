@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 
 from ckptgov.catalog.facts import EventKind, RunFacts, RunRootFacts
 from ckptgov.errors import UnknownRun, UsageError
@@ -26,7 +25,7 @@ def test_a_run_is_found_by_name_and_by_id_as_it_was_put(catalog):
 def test_a_name_taken_by_another_run_is_refused_asking_for_another(catalog):
     catalog.put_run(RUN, 6)
     with pytest.raises(UsageError, match="taken by run r1") as caught:
-        catalog.put_run(dataclasses.replace(RUN, run_id="r2"), 7)
+        catalog.put_run(structs.replace(RUN, run_id="r2"), 7)
     assert "--run" in (caught.value.hint or "")
     assert [run.identity.run_id for run in catalog.runs()] == ["r1"]
 
@@ -34,7 +33,7 @@ def test_a_name_taken_by_another_run_is_refused_asking_for_another(catalog):
 def test_a_run_cannot_be_registered_under_two_names(catalog):
     catalog.put_run(RUN, 6)
     with pytest.raises(UsageError, match="registered as 'team/llm'"):
-        catalog.put_run(dataclasses.replace(RUN, name="other"), 7)
+        catalog.put_run(structs.replace(RUN, name="other"), 7)
 
 
 def test_putting_a_run_again_changes_nothing(catalog):
@@ -92,7 +91,7 @@ def test_a_roots_sidecar_can_move(catalog, place):
     catalog.put_run(RUN, 6)
     root = RunRootFacts(run_id="r1", place="p1", path="", sidecar=".ckptgov")
     catalog.put_run_root(root)
-    moved = dataclasses.replace(root, sidecar=".ckptgov/foreign/x")
+    moved = structs.replace(root, sidecar=".ckptgov/foreign/x")
     catalog.put_run_root(moved)
     assert catalog.roots_of("r1") == (moved,)
 
@@ -105,14 +104,14 @@ def test_a_root_of_an_unknown_run_is_refused(catalog, place):
 
 def test_a_place_keeps_the_time_it_was_first_seen(catalog, place):
     catalog.put_place(place)
-    catalog.put_place(dataclasses.replace(place, source="10.0.0.2@o2ib:/fs1", first_seen_at_ns=9))
+    catalog.put_place(structs.replace(place, source="10.0.0.2@o2ib:/fs1", first_seen_at_ns=9))
     (known,) = catalog.places()
-    assert known == dataclasses.replace(place, source="10.0.0.2@o2ib:/fs1")
+    assert known == structs.replace(place, source="10.0.0.2@o2ib:/fs1")
 
 
 def test_a_place_is_found_by_its_root_and_node(catalog, place):
-    node7 = dataclasses.replace(place, place="p7", tier="nvme", node="n7", root="/nvme")
-    node8 = dataclasses.replace(node7, place="p8", node="n8")
+    node7 = structs.replace(place, place="p7", tier="nvme", node="n7", root="/nvme")
+    node8 = structs.replace(node7, place="p8", node="n8")
     for each in (place, node7, node8):
         catalog.put_place(each)
     assert catalog.place_by_root("/lustre/ckpt") == place
@@ -122,16 +121,16 @@ def test_a_place_is_found_by_its_root_and_node(catalog, place):
 
 
 def test_a_replaced_disk_is_known_but_no_longer_at_its_root(catalog, place):
-    new = dataclasses.replace(place, place="p2", first_seen_at_ns=9)
+    new = structs.replace(place, place="p2", first_seen_at_ns=9)
     catalog.put_place(place)
     catalog.put_place(new)
     assert catalog.place_by_root(place.root) == new
-    assert catalog.places() == (dataclasses.replace(place, is_current=False), new)
+    assert catalog.places() == (structs.replace(place, is_current=False), new)
     assert [e.place for e in catalog.events() if e.kind is EventKind.PLACE_REPLACED] == ["p1"]
 
 
 def test_a_disk_put_back_is_current_again(catalog, place):
     catalog.put_place(place)
-    catalog.put_place(dataclasses.replace(place, place="p2"))
+    catalog.put_place(structs.replace(place, place="p2"))
     catalog.put_place(place)
     assert catalog.place_by_root(place.root) == place

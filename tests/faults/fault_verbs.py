@@ -211,8 +211,12 @@ class Campaign:
         """The command again, undisturbed: everything is as if nothing had ever happened."""
         (again,) = self._forkery(self.stage.home, self.words)
         assert again.code == self._code, again
-        self._outcome().require(self._wanted)
+        self.require_done()
         self._require_nothing_hurt()
+
+    def require_done(self) -> None:
+        """Everything is as after an undisturbed run."""
+        self._outcome().require(self._wanted)
 
     def _require_nothing_hurt(self) -> None:
         assert trainers_files(self.stage.run) == self._files

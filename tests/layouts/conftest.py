@@ -9,11 +9,12 @@ import types
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ckptgov.layouts.base import LookSettings, Tree
 from ckptgov.layouts.registry import examine

@@ -10,12 +10,12 @@ import struct
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ckptgov.errors import Malformed, TransientStorageError
 from ckptgov.layouts.pickles import MAX_PICKLE_BYTES, REUSE_BELOW_BYTES, PickleReader

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import permutations
 
 import pytest
+from msgspec.structs import replace
 
 from ckptgov.errors import NoneRestorable, VerificationFailed
 from ckptgov.manifest.build import merge_parts

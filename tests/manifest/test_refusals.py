@@ -7,10 +7,10 @@ import random
 import time
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ckptgov.errors import Malformed
 from ckptgov.manifest.forms import frame

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from ckptgov.layouts.base import resume_args
 from ckptgov.model.checkpoint import Evidence, StepKind
