@@ -243,7 +243,12 @@ def line_for_save(
     if not higher or save.is_carried:
         return line, None
     before = [
-        one for one in higher if one.stamp.id in earlier and one.stamp.at_ns < first_seen_at_ns
+        one
+        for one in higher
+        if one.step is not None
+        and one.step > save.step
+        and one.stamp.id in earlier
+        and one.stamp.at_ns < first_seen_at_ns
     ]
     is_fresh = save.newest_mtime_ns <= first_seen_at_ns + margin_ns
     cause = _cause_of_lower(save, higher, before if is_fresh else [], records, active, margin_ns)

@@ -21,7 +21,7 @@ from ckptgov.layouts.fit import reshardable_of
 from ckptgov.layouts.survey import survey
 from ckptgov.layouts.tree import LookSettings
 from ckptgov.manifest.names import file_name_of
-from ckptgov.model.checkpoint import Evidence, Manifest, StepKind
+from ckptgov.model.checkpoint import Evidence, Manifest, Receipt, StepKind
 from ckptgov.model.clock import Clock
 from ckptgov.model.facts import (
     CheckpointFacts,
@@ -180,7 +180,7 @@ class RunLook:
         if self.place.uuid is not None:
             numbered = self._receipts.get((stored.encoded_name, stored.content_prefix), [])
             receipt = self.store.newest_receipt(numbered, self.place.uuid, notes=self._notes)
-        if receipt is not None and receipt.content_id != manifest.content_id:
+        if receipt is not None and not self._holds_here(receipt, manifest):
             receipt = None
         only = [path for path, _ in receipt.tokens] if receipt and self.partial else None
         proof = prove_copy(
@@ -192,6 +192,29 @@ class RunLook:
             only=only,
         )
         return SealedCopy(stored=stored, manifest=manifest, proof=proof)
+
+    def _holds_here(self, receipt: Receipt, manifest: Manifest) -> bool:
+        """A receipt older than ``run.json`` came here with a copy of the whole tree.
+
+        The copy carries the identity file too, so the place's UUID alone does not tell.
+        """
+        if receipt.content_id != manifest.content_id:
+            return False
+        born_ns = self._born_ns
+        if born_ns is None or receipt.verified_at_ns + self.settings.marker_margin_ns >= born_ns:
+            return True
+        self._notes.append(
+            Note("copied-tree", manifest.name, "its receipt came here with a copy: not verified")
+        )
+        return False
+
+    @cached_property
+    def _born_ns(self) -> int | None:
+        """When ``run.json`` was born here; None where the file system does not tell."""
+        try:
+            return self.place.storage.stat(f"{self.store.sidecar}/run.json").btime_ns
+        except FileNotFoundError:
+            return None
 
     def sighting(self, found: Found, depth: Depth) -> Sighting:
         """What the layout proves about one candidate, remembered for this look."""

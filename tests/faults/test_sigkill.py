@@ -23,6 +23,6 @@ def test_killed_at_any_call(name: str, stage: Stage, strace, forkery: Forkery, s
             assert ended.was_killed, "the call was not reached"
             campaign.require_right_answers()
             campaign.require_convergence()
-        except AssertionError as error:
+        except (AssertionError, ValueError) as error:
             failed.append(f"before {call}:\n{str(error)[:2000]}")
     assert not failed, f"{len(failed)} trials:\n" + "\n\n".join(failed)

@@ -133,3 +133,8 @@ def test_attempts_count_other_contents_of_one_step(history) -> None:
 def test_a_record_merged_from_two_places_counts_once(history) -> None:
     history.sealed(100)
     assert len(ordered([*history.items, *history.items])) == 1
+
+
+def test_saving_the_same_step_again_is_another_attempt_and_no_line(history) -> None:
+    history.sealed(300)
+    assert placed(save(300, oldest=10**8), history) == (1, None)

@@ -1,0 +1,122 @@
+"""What happens to sealed checkpoints: copied elsewhere, rewritten in place, deleted, restored."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+
+def rewrite(directory: Path, source: Path) -> None:
+    """Save again in place, as a trainer does: every file rewritten, the marker last."""
+    names = sorted(path.name for path in source.iterdir() if path.name != ".metadata")
+    for name in [*names, ".metadata"]:
+        (directory / name).write_bytes((source / name).read_bytes())
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("flags", ["-r", "-a"])
+def test_a_copied_tree_is_answered_by_structure_and_not_as_a_run(
+    cli, sample, tmp_path: Path, flags: str
+) -> None:
+    run = sample("dcp/single")
+    cli.done("scan", run)
+    copy = tmp_path / "elsewhere"
+    subprocess.run(["cp", flags, str(run), str(copy)], check=True)
+    answer = cli.json("latest", copy)
+    assert (answer.code, answer.json["evidence"]) == (0, "structure"), answer
+    assert "came here with a copy" in answer.notes
+    assert cli("latest", copy, "--evidence", "digest").code == 5
+    assert cli.json("latest", run).json["evidence"] == "digest"
+
+
+def test_a_copied_tree_with_a_short_shard_is_refused_by_the_manifests_sizes(
+    cli, sample, tmp_path: Path
+) -> None:
+    run = sample("torchsnapshot/2rank")
+    cli.done("scan", run)
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(run, copy)
+    shard = max((copy / "step_1").rglob("*"), key=lambda path: path.stat().st_size)
+    os.truncate(shard, shard.stat().st_size - 1)
+    answer = cli.json("latest", copy)
+    assert answer.code == 5
+    assert "short" in answer.findings("step_1")[0]["evidence"]
+
+
+def test_verifying_the_copy_gives_it_receipts_of_its_own(cli, sample, tmp_path: Path) -> None:
+    run = sample("dcp/single")
+    cli.done("scan", run)
+    copy = tmp_path / "elsewhere"
+    shutil.copytree(run, copy)
+    cli.done("verify", copy)
+    assert cli.json("latest", copy).json["evidence"] == "digest"
+
+
+class TestRewrittenInPlace:
+    def test_a_whole_new_save_becomes_the_next_attempt(self, cli, sample) -> None:
+        run = sample("dcp/fsdp2-4rank")
+        cli.done("scan", run)
+        first = cli.json("latest", run).json["content_id"]
+        other = sample("dcp-torn/rank2-killed-midshard") / "step_1"
+        rewrite(run / "step_2", other)
+        assert cli("latest", run).code == 5
+        cli.done("scan")
+        answer = cli.json("latest", run)
+        assert answer.json["evidence"] == "digest"
+        assert answer.json["content_id"] != first
+        assert answer.json["attempt"] == 1
+        cli.done("verify", run)
+
+    def test_one_changed_shard_stays_re_opened(self, cli, sample) -> None:
+        run = sample("dcp/fsdp2-4rank")
+        cli.done("scan", run)
+        shard = run / "step_2" / "__1_0.distcp"
+        shard.write_bytes(shard.read_bytes())
+        cli.done("scan")
+        answer = cli.json("latest", run)
+        assert answer.code == 5
+        assert answer.reasons("step_2") == ["re-opened"]
+
+    def test_the_same_bytes_again_are_whole_after_a_verification(self, cli, sample) -> None:
+        run = sample("dcp/fsdp2-4rank")
+        cli.done("scan", run)
+        shard = run / "step_2" / "__1_0.distcp"
+        shard.write_bytes(shard.read_bytes())
+        cli.done("verify", run)
+        assert cli.json("latest", run).json["evidence"] == "digest"
+
+
+class TestDeletedByItsTrainer:
+    def test_the_next_one_is_offered_and_the_loss_recorded(self, cli, sample) -> None:
+        run = sample("megatron/core-torch_dist")
+        cli.done("scan", run)
+        shutil.rmtree(run / "iter_0000200")
+        assert cli("latest", "core-torch_dist").path == run / "iter_0000100"
+        answer = cli.json("scan")
+        assert answer.json["runs"][0]["lost"] == ["iter_0000200"]
+        assert cli.json("scan").json["runs"][0]["lost"] == []
+        assert cli.json("list", "core-torch_dist").names == ["iter_0000100"]
+        assert "agree" in cli("catalog", "check").out
+
+    def test_all_deleted_is_none_restorable_and_never_never_any(self, cli, sample) -> None:
+        run = sample("dcp/single")
+        cli.done("scan", run)
+        shutil.rmtree(run / "step_1")
+        assert cli("latest", run).code == 5
+        cli.done("scan")
+        assert cli("latest", run).code == 5
+        assert cli("latest", "single").code == 5
+
+    def test_one_that_is_put_back_is_offered_after_a_scan(self, cli, sample, tmp_path) -> None:
+        run = sample("dcp/single")
+        cli.done("scan", run)
+        shutil.move(run / "step_1", tmp_path / "aside")
+        cli.done("scan")
+        shutil.copytree(tmp_path / "aside", run / "step_1")
+        cli.done("verify", run)
+        assert cli.json("latest", run).json["evidence"] == "digest"
