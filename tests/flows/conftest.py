@@ -37,6 +37,12 @@ class Answer:
         assert self.out.endswith("\n"), self
         return Path(self.out.removesuffix("\n"))
 
+    @property
+    def chosen(self) -> Path:
+        """The path in the document."""
+        assert self.code == 0, self
+        return Path(self.json["path"])
+
     def reasons(self, name: str) -> list[str]:
         """Reasons given for the checkpoint ``name`` in a list of passed over or listed ones."""
         return [finding["reason"] for finding in self.findings(name)]
@@ -108,6 +114,19 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def cli(capsysbinary: pytest.CaptureFixture[bytes]) -> Cli:
     """The command line in this process."""
     return Cli(capsysbinary)
+
+
+@pytest.fixture(params=["directory", "run"])
+def latest(request: pytest.FixtureRequest, cli: Cli) -> Callable[..., Answer]:
+    """``latest`` of a directory as it lies there, and of the run after a scan."""
+
+    def ask(run: Path, *options: str) -> Answer:
+        if request.param == "directory":
+            return cli.json("latest", run, *options)
+        cli.done("scan", run)
+        return cli.json("latest", run.name, *options)
+
+    return ask
 
 
 @pytest.fixture
