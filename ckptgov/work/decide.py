@@ -93,7 +93,7 @@ def decide(
     """Read the decision of this restart, or make it.
 
     ``choose`` gives the choice for a query (raising when there is none); ``seal`` gives the
-    content id of a chosen checkpoint that has none yet, sealing it: a decision names bytes.
+    content id of the chosen checkpoint, sealing it if it must: a decision names bytes.
 
     Raises:
         CouldNotLook: the decision could not be written, or what it names is not to be found here.
@@ -105,7 +105,7 @@ def decide(
     choice = choose(replace(query, without=query.without | without))
     chosen = choice.chosen
     assert chosen is not None
-    content_id = chosen.content_id or seal(chosen)
+    content_id = seal(chosen)
     own = Restart(
         stamp=author.stamp(run_id()),
         restart_id=restart_id,

@@ -9,7 +9,7 @@ from ckptgov.work.ask import Asked, RestartRequest
 from ckptgov.work.author import Author
 from ckptgov.work.look import RunLook
 from ckptgov.work.runstore import writable_store
-from ckptgov.work.scan import seal
+from ckptgov.work.scan import record_standing, seal
 from ckptgov.work.seal import SealSettings
 
 
@@ -60,10 +60,26 @@ def default_name(look: RunLook) -> str:
     return path.rpartition("/")[2] or "run"
 
 
+def _complete(asked: Asked, content_id: str, author: Author, settings: SealSettings) -> None:
+    """A manifest whose sealer was killed before its record gets the record now."""
+    if any(content_id in look.sealed_records for look in asked.looks):
+        return
+    look = asked.looks[0]
+    for stored in look.stored:
+        copy = look.sealed(stored)
+        if copy is not None and copy.manifest.content_id == content_id:
+            identity = identity_of(look, author)
+            record_standing(look, identity, copy, author=author, settings=settings)
+            return
+
+
 def _seal_chosen(
     asked: Asked, facts: CheckpointFacts, author: Author, settings: SealSettings
 ) -> str:
-    """Seal the checkpoint that was chosen by structure: a decision names bytes."""
+    """The content id of the chosen one; sealed, or its seal completed, where it must be."""
+    if facts.content_id is not None:
+        _complete(asked, facts.content_id, author, settings)
+        return facts.content_id
     for look in asked.looks:
         found = next(
             (

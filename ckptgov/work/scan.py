@@ -128,7 +128,7 @@ def _heal(
         _note_lost(look, progress, manifest, author, "its files are gone from this place")
         return None
     if proof.evidence is Evidence.DIGEST:
-        _record(look, progress, manifest, copy, author=author, settings=settings)
+        record_standing(look, progress.identity, copy, author=author, settings=settings)
         return None
     if proof.evidence is Evidence.STRUCTURE and look.place.uuid is not None:
         outcome = verify_sealed(
@@ -136,29 +136,28 @@ def _heal(
         )
         if outcome.findings:
             return None
-        _record(look, progress, manifest, copy, author=author, settings=settings)
+        record_standing(look, progress.identity, copy, author=author, settings=settings)
         return SealedNow(manifest=manifest, bytes=manifest.bytes, is_new=False)
     return _seal_rewritten(look, progress, copy, author=author, settings=settings)
 
 
-def _record(
+def record_standing(
     look: RunLook,
-    progress: ScanProgress,
-    manifest: Manifest,
+    identity: RunIdentity,
     copy: SealedCopy,
     *,
     author: Author,
     settings: SealSettings,
 ) -> None:
-    """Add the ``sealed`` record a killed seal did not get to."""
+    """Add the ``sealed`` record that a killed seal did not get to; nothing where it stands."""
     record_sealed(
         look.store,
         look.records,
-        manifest,
-        run_id=progress.identity.run_id,
+        copy.manifest,
+        run_id=identity.run_id,
         author=author,
         digested=Digested(
-            shards=manifest.shards,
+            shards=copy.manifest.shards,
             tokens=(),
             oldest_mtime_ns=copy.proof.newest_mtime_ns,
             newest_mtime_ns=copy.proof.newest_mtime_ns,

@@ -35,19 +35,29 @@ class Stage:
         shutil.rmtree(self._kept, ignore_errors=True)
         self._kept.mkdir()
         for path in self._ours():
-            _copy(path, self._kept / path.relative_to(self.base).as_posix().replace("/", "@"))
+            self._copy(path, self._kept / path.relative_to(self.base).as_posix().replace("/", "@"))
 
     def reset(self) -> None:
         """Put back what was remembered."""
         for path in self._ours():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         for path in self._kept.iterdir():
-            _copy(path, self.base / path.name.replace("@", "/"))
+            self._copy(path, self.base / path.name.replace("@", "/"))
 
     def forget(self) -> None:
         """Free the disk."""
         shutil.rmtree(self.base)
         shutil.rmtree(self._kept, ignore_errors=True)
+
+    @staticmethod
+    def _copy(source: Path, target: Path) -> None:
+        # Links, where files are never written again: one that was born later tells of a copied
+        # tree. The catalog's files are written in place.
+        copy = shutil.copy2 if "home" in (source.name, target.name) else os.link
+        if source.is_dir():
+            shutil.copytree(source, target, copy_function=copy)
+        else:
+            copy(source, target)
 
     def _ours(self) -> list[Path]:
         homes = [self.home] if self.home.exists() else []
@@ -83,13 +93,6 @@ class Stage:
         """Every manifest by its file's name."""
         files = (self._sidecar / "manifests").glob("*.json")
         return {file.name: file.read_bytes() for file in files if file.name[0] != "."}
-
-
-def _copy(source: Path, target: Path) -> None:
-    if source.is_dir():
-        shutil.copytree(source, target, symlinks=True)
-    else:
-        shutil.copy2(source, target)
 
 
 def trainers_files(root: Path) -> dict[str, tuple[object, ...]]:
