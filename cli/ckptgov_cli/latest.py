@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from typing import NoReturn
 
 from ckptgov.errors import CkptgovError, UsageError
@@ -37,7 +38,8 @@ def parser() -> argparse.ArgumentParser:
         prog="ckptgov latest",
         description=DESCRIPTION,
         epilog=EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        # A fixed width: asking the terminal for one imports shutil, and that every compressor.
+        formatter_class=partial(argparse.RawDescriptionHelpFormatter, width=100),
         allow_abbrev=False,
     )
     parse.add_argument("target", metavar="RUN|DIR", help="a run's name or a directory")

@@ -72,7 +72,7 @@ def _be_the_child(request: dict[str, Any], gate: int, answers: socket.socket) ->
         # Where only ancestors may trace (Yama), let whoever wants.
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(-1), 0, 0, 0)
         os.environ["CKPTGOV_HOME"] = request["home"]
-        os.chdir(os.path.dirname(request["home"]))  # where no directory is called like a run
+        os.chdir(os.path.dirname(__file__))  # where no directory is called like a run
         if request["defect"] is not None:
             file, name, arguments = request["defect"]
             runpy.run_path(file)[name](*arguments)
