@@ -40,6 +40,7 @@ from ckptgov.model.journal import Lost, NumberedRecord, Sealed
 from ckptgov.planning.choose import STEP_OVER_LIMIT, RunFacts, choose
 from ckptgov.planning.lines import Lines, ordered, read_lines
 from ckptgov.planning.merge import join_places
+from ckptgov.storage.mounts import FileSystem
 from ckptgov.work.copyproof import CopyProof, prove_copy
 from ckptgov.work.runstore import RunStore, StoredManifest, store_at
 from ckptgov.work.tier import Place
@@ -139,10 +140,15 @@ class RunLook:
         self._sealed.clear()
         self.use_records([*self.records, *self.store.journal().records])
 
+    @cached_property
+    def filesystem(self) -> FileSystem:
+        """What the place lies on."""
+        return self.place.storage.filesystem()
+
     @property
     def granularity_ns(self) -> int:
         """How coarse the place's file times are."""
-        return self.place.storage.filesystem().granularity_ns
+        return self.filesystem.granularity_ns
 
     def notes(self) -> tuple[Note, ...]:
         """What this look noticed; complete once everything wanted was proven."""
@@ -204,7 +210,7 @@ class RunLook:
         if receipt.content_id != manifest.content_id:
             return False
         born_ns = self._born_ns
-        margin_ns = CLOCKS_APART_NS if self.place.storage.filesystem().is_network else 0
+        margin_ns = CLOCKS_APART_NS if self.filesystem.is_network else 0
         if born_ns is None or receipt.verified_at_ns + margin_ns >= born_ns:
             return True
         self._notes.append(
