@@ -6,11 +6,12 @@ journal record of a binding kind that does not decode makes the run unanswerable
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from ckptgov.errors import Malformed, PathEscapes, StorageError
+from ckptgov.errors import Malformed, StorageError
 from ckptgov.manifest.forms.identities import decode_run, encode_run
 from ckptgov.manifest.forms.manifests import (
     decode_manifest,
@@ -42,6 +43,7 @@ from ckptgov.storage.contract import Storage
 SIDECAR = ".ckptgov"
 MAX_NUMBER_TRIES = 10_000
 RECEIPTS_KEPT = 2
+_NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 MAX_FILE_BYTES = 256 * 2**20
 """The largest cap of any form (forms, version 1); more is refused unread."""
 
@@ -68,12 +70,6 @@ class RunStore:
         self.storage = storage
         self.run_root = run_root
         self.sidecar = sidecar if sidecar is not None else _join(run_root, SIDECAR)
-
-    def exists(self) -> bool:
-        """Whether anything was ever written here."""
-        return any(
-            entry.name == _base(self.sidecar) for entry in self._entries(_parent(self.sidecar))
-        )
 
     def identity(self) -> RunIdentity | None:
         """``run.json``, or None when there is none. Raises Malformed when it does not decode."""
@@ -338,7 +334,7 @@ class _Entry(Struct, frozen=True):
 def store_at(storage: Storage, run_root: str) -> RunStore:
     """The run's store: beside its checkpoints, or under the tier root where that is read-only."""
     own = RunStore(storage, run_root)
-    if run_root == "" or own.exists():
+    if run_root == "" or own.identity() is not None:
         return own
     foreign = RunStore(storage, run_root, sidecar=foreign_sidecar(run_root))
     return foreign if foreign.identity() is not None else own
@@ -350,12 +346,16 @@ def foreign_sidecar(run_root: str) -> str:
 
 
 def writable_store(store: RunStore, identity: RunIdentity) -> tuple[RunStore, RunIdentity]:
-    """The store after ``run.json`` stands in it, moved under the tier root if it must be."""
+    """The store after ``run.json`` stands in it.
+
+    Where the run root may not be written it moves under the tier root; any other failure (a full
+    disk, an I/O error) may pass, and a store that moved for it would be looked for in vain.
+    """
     try:
         return store, store.create(identity)
-    except PathEscapes:
-        raise
     except StorageError as error:
+        if getattr(error.__cause__, "errno", None) not in _NOT_WRITABLE:
+            raise
         foreign = RunStore(store.storage, store.run_root, sidecar=foreign_sidecar(store.run_root))
         if foreign.sidecar == store.sidecar or store.run_root == "":
             raise
@@ -376,7 +376,3 @@ def _join(parent: str, name: str) -> str:
 
 def _parent(path: str) -> str:
     return path.rpartition("/")[0]
-
-
-def _base(path: str) -> str:
-    return path.rpartition("/")[2]
