@@ -30,16 +30,16 @@ def record_run(catalog: Catalog, look: RunLook, identity: RunIdentity, at_ns: in
     Raises:
         UsageError: the name belongs to another run.
     """
-    catalog.put_run(identity, at_ns)
     assert look.place.uuid is not None
-    catalog.put_run_root(
-        RunRootFacts(
-            run_id=identity.run_id,
-            place=look.place.uuid,
-            path=look.run_root,
-            sidecar=look.store.sidecar,
-        )
+    root = RunRootFacts(
+        run_id=identity.run_id,
+        place=look.place.uuid,
+        path=look.run_root,
+        sidecar=look.store.sidecar,
     )
+    with catalog.transaction():  # a run that lies nowhere could not be asked about
+        catalog.put_run(identity, at_ns)
+        catalog.put_run_root(root)
 
 
 def record_look(
