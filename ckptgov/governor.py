@@ -31,7 +31,6 @@ from ckptgov.work import ask
 from ckptgov.work.author import Author
 from ckptgov.work.locate import Location, locate, normal_path
 from ckptgov.work.look import RunLook, look_settings, share_journal
-from ckptgov.work.seal import SealSettings
 from ckptgov.work.tier import Place
 
 if TYPE_CHECKING:
@@ -178,9 +177,27 @@ class Governor:
 
     def verify(self, target: str, *, level: VerifyLevel, dry_run: bool = False) -> VerifyAnswer:
         """Compare a run, a directory or one checkpoint again; what is found is written down."""
+        if not self._has_catalog():  # nothing to record in, and SQL costs more than most reading
+            return self._verify_uncatalogued(target, level=level, dry_run=dry_run)
         from ckptgov.ops.verify import verify
 
         return verify(self.context, self.asked(target), level=level, dry_run=dry_run)
+
+    def _verify_uncatalogued(
+        self, target: str, *, level: VerifyLevel, dry_run: bool
+    ) -> VerifyAnswer:
+        from ckptgov.config.home import home_dir
+        from ckptgov.config.load import load_settings
+        from ckptgov.work.seal import SealSettings
+
+        threads = load_settings(home_dir(self._environ)).digest_threads
+        return ask.verify(
+            self.asked(target),
+            level=level,
+            clock=self._clock,
+            settings=SealSettings(threads=threads, progress=self._progress),
+            write=not dry_run,
+        )
 
     def manifest(self, target: str, *, step: int | None = None) -> Manifest:
         """The manifest of one sealed checkpoint: named by its path, or the newest of a run.
@@ -322,6 +339,7 @@ class Governor:
     def _restart(self, asked: ask.Asked, restart_id: str) -> ask.RestartRequest:
         from ckptgov.work.decide import check_restart_id
         from ckptgov.work.restart import request
+        from ckptgov.work.seal import SealSettings
 
         check_restart_id(restart_id)
         return request(asked, restart_id, author=self.author, settings=SealSettings())

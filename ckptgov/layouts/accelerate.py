@@ -77,6 +77,19 @@ class AccelerateLayout:
         return ()
 
 
+def owns_directory(tree: Tree, directory: str, name: str) -> bool:
+    """Whether nothing but saves may lie in ``directory``, whose own name is ``name``.
+
+    With automatic naming accelerate reads a number out of every name it finds in ``checkpoints``,
+    fails where there is none, and deletes the lowest (accelerate/accelerator.py, save_state and
+    load_state).
+    """
+    return name == "checkpoints" and any(
+        _COUNTED.fullmatch(below) and _is_checkpoint(tree, join(directory, below))
+        for below in tree.dirs(directory)
+    )
+
+
 def _is_checkpoint(tree: Tree, directory: str) -> bool:
     files = tree.files(directory)
     if STATE in files:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ckptgov.errors import CouldNotLook
+from ckptgov.layouts import accelerate
 from ckptgov.layouts.base import LookSettings, Tree, join, split
 from ckptgov.layouts.links import aliases, link_pointers, resolve_all
 from ckptgov.layouts.names import is_debris, is_staging, step_of_name
@@ -77,6 +78,15 @@ def is_checkpoint(reader: Reader, path: str, settings: LookSettings = _NO_SETTIN
                 raise FileNotFoundError(path)
             case _:
                 return False
+
+
+def is_trainers_own(reader: Reader, directory: str, name: str) -> bool:
+    """Whether a trainer takes every entry of ``directory`` for one of its saves.
+
+    Then nothing of ours may lie in it. ``name`` is the directory's own name.
+    """
+    with Tree(reader, directory, _NO_SETTINGS) as tree:
+        return accelerate.owns_directory(tree, "", name)
 
 
 def survey(tree: Tree) -> Survey:

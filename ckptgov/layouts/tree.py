@@ -46,6 +46,7 @@ class Tree:
         self.settings = settings
         self._lists: dict[str, tuple[Entry, ...]] = {}
         self._kinds: dict[str, dict[str, EntryKind]] = {}
+        self._names: dict[tuple[str, EntryKind | None], tuple[str, ...]] = {}
         self._stats: dict[str, FileStat] = {}
         self._listed = 0
         self._pickles: PickleReader | None = None
@@ -97,7 +98,11 @@ class Tree:
 
     def names(self, path: str, kind: EntryKind | None = None) -> tuple[str, ...]:
         """Names in a directory, only those of ``kind`` where one is given."""
-        return tuple(e.name for e in self.list(path) if kind is None or e.kind is kind)
+        known = self._names.get((path, kind))
+        if known is None:
+            known = tuple(e.name for e in self.list(path) if kind is None or e.kind is kind)
+            self._names[path, kind] = known
+        return known
 
     def files(self, path: str) -> tuple[str, ...]:
         """Names of the regular files in a directory."""
@@ -158,6 +163,7 @@ class Tree:
                 self._lists.pop(path, None)
                 self._kinds.pop(path, None)
                 self._stats.pop(path, None)
+        self._names.clear()
 
     def read_link(self, path: str) -> str:
         """The text of a symlink, as it stands."""

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TypeVar
 
 from ckptgov.errors import NoneRestorable, VerificationFailed
-from ckptgov.manifest.content import content_id
-from ckptgov.manifest.names import raw_path, shown
+from ckptgov.manifest.content import content_id, sort_shards
+from ckptgov.manifest.names import shown
 from ckptgov.model.checkpoint import Manifest, Part, Purpose, Shard, StepKind
 
 _Value = TypeVar("_Value")
@@ -28,7 +28,7 @@ def build_manifest(
     Equal input in any order gives an equal manifest, hence equal bytes. What the form forbids (a
     path twice, a missing chunk digest) is refused when the manifest is encoded.
     """
-    rows = sorted(shards, key=lambda shard: raw_path(shard.path, shown(name)))
+    rows = sort_shards(shards, shown(name))
     wanted = set(purposes)
     return Manifest(
         content_id=content_id(rows),

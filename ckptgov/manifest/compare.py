@@ -111,7 +111,8 @@ class _Comparison:
 
     def report(self, shard: Shard) -> ShardReport:
         """What stands at the shard's path."""
-        path = "/".join(part for part in (self._base, shard.path) if part)
+        base = self._base
+        path = f"{base}/{shard.path}" if base and shard.path else base or shard.path
         try:
             return self._seen(shard, path)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
@@ -147,7 +148,9 @@ class _Comparison:
                 return wrong
             if not self._reads:
                 return _report(shard, ShardState.MATCHES, token=token)
-            found = digest_file(file, progress=self._counted, drop_cache=self._drop_cache)
+            found = digest_file(
+                file, token=token, progress=self._counted, drop_cache=self._drop_cache
+            )
         if found.digest == shard.digest:
             return _by_digest(shard, found)
         return self._read_again(shard, path, found)

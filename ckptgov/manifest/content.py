@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from operator import itemgetter
+from operator import attrgetter
 
 from ckptgov.manifest.names import raw_path
 from ckptgov.model.checkpoint import Shard
@@ -17,9 +17,29 @@ def content_id(shards: Iterable[Shard]) -> str:
     ``<decimal len(path)>:<path>\0<decimal bytes>\0<digest>\n``; path and its length are of the
     raw bytes, the digest has its ``xxh3_128:``. The path of a single-file checkpoint is empty.
     """
-    rows = [(raw_path(shard.path, "content id"), shard) for shard in shards]
-    rows.sort(key=itemgetter(0))
-    text = "".join([f"{len(raw)}:{one.path}\0{one.bytes}\0{one.digest}\n" for raw, one in rows])
+    rows = sort_shards(shards, "content id")
+    if are_ascii(rows):
+        lines = [f"{len(one.path)}:{one.path}\0{one.bytes}\0{one.digest}\n" for one in rows]
+    else:
+        lines = [_line(one) for one in rows]
     digest = hashlib.sha256(b"ckptgov-content-1\n")
-    digest.update(text.encode("utf-8", "surrogateescape"))
+    digest.update("".join(lines).encode("utf-8", "surrogateescape"))
     return f"sha256:{digest.hexdigest()}"
+
+
+def sort_shards(shards: Iterable[Shard], where: str) -> list[Shard]:
+    """By raw path bytes; ``where`` is for the message about a path that stands for none."""
+    rows = list(shards)
+    if are_ascii(rows):  # then text sorts as its bytes do
+        return sorted(rows, key=attrgetter("path"))
+    return sorted(rows, key=lambda shard: raw_path(shard.path, where))
+
+
+def are_ascii(shards: Iterable[Shard]) -> bool:
+    """Whether no path needs a closer look."""
+    return "".join([shard.path for shard in shards]).isascii()
+
+
+def _line(one: Shard) -> str:
+    raw = raw_path(one.path, "content id")
+    return f"{len(raw)}:{one.path}\0{one.bytes}\0{one.digest}\n"

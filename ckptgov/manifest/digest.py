@@ -45,12 +45,14 @@ class FileDigest(Struct, frozen=True):
 def digest_file(
     file: OpenFile,
     *,
+    token: Token | None = None,
     buffer_bytes: int = BUFFER_BYTES,
     progress: Callable[[int], None] | None = None,
     drop_cache: bool = False,
 ) -> FileDigest:
     """Digest of the whole file and, above 64 MiB, of each 64 MiB chunk, in one pass.
 
+    ``token`` is the file's, if the caller has just taken it.
     ``progress`` gets the bytes of each read; what it raises ends the pass. ``drop_cache`` gives
     the page cache back behind the reading. The buffer belongs to the thread and is kept.
 
@@ -58,7 +60,7 @@ def digest_file(
         ChangedWhileRead: the token before and after differ, or the file ended early.
         StorageError: reading failed.
     """
-    token = file.stat().token
+    token = token or file.stat().token
     buffer = _buffer(buffer_bytes)
     if token.bytes <= len(buffer):
         found = _digest_small(file, token, buffer, progress)

@@ -8,6 +8,7 @@ import re
 from ckptgov.config.edit import add_tier as write_tier
 from ckptgov.config.load import load_settings
 from ckptgov.errors import CkptgovError, ForeignPlace, UsageError
+from ckptgov.layouts.survey import is_trainers_own
 from ckptgov.model.answers import Check
 from ckptgov.model.settings import Scope, TierSettings
 from ckptgov.ops.context import Context
@@ -28,6 +29,11 @@ def add_tier(context: Context, tier: TierSettings, *, dry_run: bool = False) -> 
     if not _NAME.fullmatch(tier.name):
         raise UsageError(f"tier name {tier.name!r}: letters, digits, '.', '_' and '-' only")
     _check_free(context, tier)
+    if _above_trainers_own(tier.root) != tier.root:
+        raise UsageError(
+            f"{tier.root}: its trainer takes every entry in it for a save of its own",
+            hint="name the directory above it",
+        )
     place = open_place(tier.root, tier=tier.name, node=tier.node)
     context.stack.callback(place.storage.close)
     _check_identity_is_ours(context, place.storage, tier)
@@ -104,7 +110,12 @@ def tier_for(context: Context, path: str) -> tuple[TierSettings, str] | None:
 
 
 def register(context: Context, root: str, *, node: str | None) -> TierSettings:
-    """Make a directory a tier of its own, named after it."""
+    """Make a directory a tier of its own, named after it.
+
+    One in which a trainer takes every entry for a save is left alone, and the one above it is
+    registered.
+    """
+    root = _above_trainers_own(root)
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(root)).strip("-._") or "root"
     taken = {one.name for one in context.settings.tiers}
     identity_name = _standing_name(root)
@@ -128,6 +139,15 @@ def register(context: Context, root: str, *, node: str | None) -> TierSettings:
         return tier  # another process registered it in between
     context.talk(f"registered {root} as tier {name}")
     return tier
+
+
+def _above_trainers_own(root: str) -> str:
+    place = open_place(root)
+    try:
+        is_own = is_trainers_own(place.storage, "", os.path.basename(root))
+    finally:
+        place.storage.close()
+    return os.path.dirname(root) if is_own else root
 
 
 def _standing_name(root: str) -> str | None:

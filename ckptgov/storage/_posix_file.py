@@ -83,5 +83,6 @@ class PosixFile:
         self.close()
 
     def __del__(self) -> None:
-        with suppress(StorageError):
-            self.close()
+        if self._fd >= 0:
+            with suppress(StorageError):
+                self.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from pathlib import PurePosixPath
 
 from msgspec import Struct
 
@@ -102,10 +101,10 @@ def parse_mount_id(text: str) -> int | None:
 
 def mount_under(mounts: Iterable[Mount], real_path: str) -> Mount | None:
     """The mount with the longest mount point above the path; the later one of several."""
-    path = PurePosixPath(real_path)
+    path = f"{real_path}/"
     best = None
     for mount in mounts:
-        above = path.is_relative_to(mount.mount_point)
+        above = path.startswith(f"{mount.mount_point.rstrip('/')}/")
         if above and (best is None or len(mount.mount_point) >= len(best.mount_point)):
             best = mount
     return best

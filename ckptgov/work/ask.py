@@ -6,6 +6,7 @@ The same code answers for a directory nobody registered and for a run at several
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -37,12 +38,14 @@ from ckptgov.model.facts import (
     Verdict,
 )
 from ckptgov.planning.choose import STEP_OVER_LIMIT
-from ckptgov.work.author import Author
-from ckptgov.work.decide import Decision, decide
 from ckptgov.work.look import RunLook, answer, share_journal
 from ckptgov.work.runstore import RunStore
-from ckptgov.work.seal import SealSettings
-from ckptgov.work.verify import VerifyOutcome, verify_sealed, verify_unsealed
+
+if TYPE_CHECKING:
+    from ckptgov.work.author import Author
+    from ckptgov.work.decide import Decision
+    from ckptgov.work.seal import SealSettings
+    from ckptgov.work.verify import VerifyOutcome
 
 
 class Asked(Struct, frozen=True, kw_only=True):
@@ -118,6 +121,8 @@ def _decided(
     restart: RestartRequest,
     choose: Callable[[Query], Choice],
 ) -> LatestAnswer:
+    from ckptgov.work.decide import decide
+
     decision: Decision = decide(
         asked.looks,
         asked.home,
@@ -250,6 +255,8 @@ def verify(
     write: bool = True,
 ) -> VerifyAnswer:
     """Compare everything asked for; each checkpoint stands on its own."""
+    from ckptgov.work.verify import verify_sealed, verify_unsealed
+
     share_journal(asked.looks)
     checkpoints: list[VerifiedCheckpoint] = []
     for look in asked.looks:

@@ -96,6 +96,7 @@ class RunLook:
             settings = replace(settings, rules=rules)
         self.tree = Tree(place.storage, run_root, settings)
         self._sealed: dict[str, SealedCopy | None] = {}
+        self._manifests: dict[str, Manifest] = {}
         self._sightings: dict[tuple[str, str, Depth], Sighting] = {}
 
     def __enter__(self) -> Self:
@@ -180,11 +181,12 @@ class RunLook:
 
     def _load_sealed(self, stored: StoredManifest) -> SealedCopy | None:
         try:
-            manifest = self.store.manifest(stored)
+            manifest = self._manifests.get(stored.file) or self.store.manifest(stored)
         except (Malformed, FileNotFoundError) as error:
             text = error.message if isinstance(error, Malformed) else "went away"
             self._notes.append(Note("unreadable-manifest", stored.file, text))
             return None
+        self._manifests[stored.file] = manifest  # create-once: kept when the rest is looked at anew
         receipt = None
         if self.place.uuid is not None:
             numbered = self._receipts.get((stored.encoded_name, stored.content_prefix), [])

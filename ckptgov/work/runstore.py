@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 
 from ckptgov.errors import Malformed, StorageError
+from ckptgov.layouts.survey import is_trainers_own
 from ckptgov.manifest.forms.identities import decode_run, encode_run
 from ckptgov.manifest.forms.manifests import (
     decode_manifest,
@@ -348,13 +349,16 @@ def foreign_sidecar(run_root: str) -> str:
 def writable_store(store: RunStore, identity: RunIdentity) -> tuple[RunStore, RunIdentity]:
     """The store after ``run.json`` stands in it.
 
-    Where the run root may not be written it moves under the tier root; any other failure (a full
+    Where the run root may not be written, or a trainer would take our directory for a save of its
+    own, it moves under the tier root; any other failure (a full
     disk, an I/O error) may pass, and a store that moved for it would be looked for in vain.
     """
     try:
+        _check_is_shared(store)
         return store, store.create(identity)
     except StorageError as error:
-        if getattr(error.__cause__, "errno", None) not in _NOT_WRITABLE:
+        is_refused = getattr(error.__cause__, "errno", None) in _NOT_WRITABLE
+        if not is_refused and not isinstance(error, _NotShared):
             raise
         foreign = RunStore(store.storage, store.run_root, sidecar=foreign_sidecar(store.run_root))
         if foreign.sidecar == store.sidecar or store.run_root == "":
@@ -363,6 +367,21 @@ def writable_store(store: RunStore, identity: RunIdentity) -> tuple[RunStore, Ru
             return foreign, foreign.create(identity)
         except StorageError:
             raise error from error.__cause__
+
+
+class _NotShared(StorageError):
+    """Nothing of ours may lie in the run root."""
+
+
+def _check_is_shared(store: RunStore) -> None:
+    if store.sidecar != _join(store.run_root, SIDECAR):
+        return
+    path = store.run_root or store.storage.root
+    if is_trainers_own(store.storage, store.run_root, path.rstrip("/").rpartition("/")[2]):
+        raise _NotShared(
+            f"{path}: accelerate takes every entry in it for a save, so nothing may be added",
+            hint="name the directory above it",
+        )
 
 
 def _check_kind(record: Record, kind: str, path: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Sequence
@@ -26,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     _catch_sigterm()
     try:
         if arguments and arguments[0] == "latest":
+            if argv is None:  # in a process of our own, short and full of imports
+                gc.disable()
             from ckptgov_cli.latest import run
 
             return run(arguments[1:])

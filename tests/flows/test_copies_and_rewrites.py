@@ -120,3 +120,34 @@ class TestDeletedByItsTrainer:
         shutil.copytree(tmp_path / "aside", run / "step_1")
         cli.done("verify", run)
         assert cli.json("latest", run).json["evidence"] == "digest"
+
+
+class TestADirectoryThatIsItsTrainersOwn:
+    """accelerate reads a number out of every name in ``checkpoints``, and fails without one."""
+
+    @pytest.mark.parametrize("named", ["ddp2", "ddp2/checkpoints", "ddp2/checkpoints/checkpoint_1"])
+    def test_nothing_of_ours_is_written_into_it(self, cli, sample, named: str) -> None:
+        project = sample("accelerate/ddp2")
+        checkpoints = project / "checkpoints"
+        before = sorted(os.listdir(checkpoints))
+        cli.done("scan", project.parent / named)
+        assert sorted(os.listdir(checkpoints)) == before
+        assert cli.json("latest", checkpoints).json["evidence"] == "digest"
+        assert cli("latest", "checkpoints").path == checkpoints / "checkpoint_1"
+        cli.done("rollback", "checkpoints", "--to", "1")
+        assert sorted(os.listdir(checkpoints)) == before
+
+    def test_it_is_refused_as_a_tier(self, cli, sample) -> None:
+        checkpoints = sample("accelerate/ddp2") / "checkpoints"
+        answer = cli("tier", "add", "t", checkpoints)
+        assert answer.code == 2
+        assert "name the directory above it" in answer.err
+
+    def test_its_catalog_is_rebuilt_from_above(self, cli, sample, home: Path) -> None:
+        project = sample("accelerate/ddp2")
+        cli.done("scan", project)
+        before = cli.json("latest", "checkpoints").json
+        for file in home.glob("catalog.sqlite*"):
+            file.unlink()
+        cli.done("catalog", "rebuild")
+        assert cli.json("latest", "checkpoints").json == before

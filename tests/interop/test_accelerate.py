@@ -35,12 +35,6 @@ def test_a_save_is_seen_whole_and_a_flip_in_it_is_caught(
     cli.assert_caught(run, flip(run / "checkpoint_1" / "model.safetensors"), instead="checkpoint_0")
 
 
-@pytest.mark.xfail(
-    raises=IndexError,
-    strict=True,
-    reason="accelerate reads a number out of every name in checkpoints/, ours among them "
-    "(accelerator.py, save_state and load_state: _inner)",
-)
 @pytest.mark.parametrize("scanned", ["checkpoints", "."])
 def test_accelerate_saves_rotates_and_loads_after_a_scan(cli, tmp_path: Path, scanned: str) -> None:
     made = accelerator(tmp_path, total_limit=2)

@@ -172,8 +172,10 @@ def _check_paths(paths: list[str], where: str) -> None:
     """Number and order; whether each is a path comes with its line."""
     if not 1 <= len(paths) <= MAX_SHARDS:
         refuse(f'{where}: member "shards"', f"{len(paths)} elements, not 1 to {MAX_SHARDS}")
+    if "".join(paths).isascii() and _are_in_order(paths):  # then text sorts as its bytes do
+        return
     raws = [names.raw_path(path, where) for path in paths]
-    if len(set(raws)) == len(raws) and sorted(raws) == raws and (raws[0] or len(raws) == 1):
+    if _are_in_order(raws):
         return
     for n, (before, raw) in enumerate(pairwise(raws), 2):
         at = f"{where}: shard {n}"
@@ -181,6 +183,11 @@ def _check_paths(paths: list[str], where: str) -> None:
             why = "given twice" if raw == before else "not sorted by raw path bytes"
             refuse(at, f"path {names.shown(paths[n - 1])} {why}")
     refuse(f"{where}: shard 1", "the empty path stands alone")
+
+
+def _are_in_order(paths: list[str] | list[bytes]) -> bool:
+    is_sorted = len(set(paths)) == len(paths) and sorted(paths) == paths
+    return is_sorted and (bool(paths[0]) or len(paths) == 1)
 
 
 def _shard_line(shard: Shard, where: str, n: int) -> str:
