@@ -28,13 +28,23 @@ _TRIES = 3
 _NO_SETTINGS = LookSettings(now_ns=0)
 
 
+def _never(path: str) -> bool:
+    del path
+    return False
+
+
 def find_run_roots(
-    reader: Reader, top: str, settings: LookSettings = _NO_SETTINGS
+    reader: Reader,
+    top: str,
+    settings: LookSettings = _NO_SETTINGS,
+    *,
+    is_run: Callable[[str], bool] = _never,
 ) -> tuple[str, ...]:
     """The run roots at or below ``top``, as paths of the reader, sorted; none, one or several.
 
     A run root is the nearest directory with a child directory whose own name carries a step, or
-    which holds a checkpoint; everything beneath it is its run. Temporary names, symlinks and
+    which holds a checkpoint, or of which ``is_run`` says so (it was known as one before);
+    everything beneath it is its run. Temporary names, symlinks and
     ``.ckptgov*`` do not count. Where ``top`` itself is one checkpoint, ask ``is_checkpoint``
     first: its run root is its parent.
 
@@ -47,7 +57,8 @@ def find_run_roots(
         todo = [""]
         while todo:
             directory = todo.pop()
-            is_root = _unless_gone(tree, directory, _is_run_root)
+            known = is_run(join(top, directory))
+            is_root = known or _unless_gone(tree, directory, _is_run_root)
             if is_root:
                 roots.append(join(top, directory))
             elif is_root is not None:

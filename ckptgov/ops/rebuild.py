@@ -13,7 +13,6 @@ from msgspec import Struct
 from ckptgov.catalog.catalog import Catalog
 from ckptgov.catalog.database import set_aside
 from ckptgov.errors import CkptgovError, PartlyDone, StorageError, UsageError
-from ckptgov.layouts.survey import find_run_roots
 from ckptgov.model.answers import Check
 from ckptgov.model.checkpoint import TierIdentity
 from ckptgov.model.copies import CopyState
@@ -24,6 +23,7 @@ from ckptgov.ops.record import record_look, record_run, state_of
 from ckptgov.ops.tiers import register, tier_for
 from ckptgov.work.locate import normal_path, open_place
 from ckptgov.work.look import share_journal
+from ckptgov.work.runroots import run_roots_below
 from ckptgov.work.tier import adopt, read_identity
 
 
@@ -140,7 +140,7 @@ def _read_tier(
         identity = read_identity(place.storage)
         if identity is not None and identity.catalog == uuid:
             adopt(place.storage, identity, epoch=epoch)
-        run_roots = find_run_roots(place.storage, "")
+        run_roots = run_roots_below(place.storage, "")
     except CkptgovError as error:
         return [error]
     for run_root in run_roots:

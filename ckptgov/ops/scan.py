@@ -9,7 +9,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckptgov.errors import Ambiguous, CkptgovError, CouldNotLook, PartlyDone, UsageError
-from ckptgov.layouts.survey import find_run_roots
 from ckptgov.model.answers import ScanAnswer, ScannedRun, SealedCheckpoint
 from ckptgov.model.checkpoint import Evidence, RunIdentity
 from ckptgov.model.facts import Depth, Note, Query, Sighting
@@ -22,6 +21,7 @@ from ckptgov.work.halves import halves_of, seal_halves
 from ckptgov.work.locate import locate, normal_path, open_place
 from ckptgov.work.look import RunLook, share_journal
 from ckptgov.work.restart import default_name
+from ckptgov.work.runroots import run_roots_below
 from ckptgov.work.scan import ScanProgress, SealedNow, pending_bytes, prepare, scan_steps
 from ckptgov.work.tier import Place
 
@@ -103,7 +103,7 @@ def _run_roots(
         return [
             (tier, below)
             for tier in tiers
-            for below in find_run_roots(context.place(tier).storage, "")
+            for below in run_roots_below(context.place(tier).storage, "")
         ]
     found: dict[tuple[str, str], tuple[TierSettings, str]] = {}
     for directory in directories:
@@ -127,7 +127,7 @@ def _roots_below(
     place = context.place(tier)
     if location.only_name is not None:
         return [(tier, _relative(place, location.place.root, location.run_roots[0]))]
-    roots = find_run_roots(place.storage, below)
+    roots = run_roots_below(place.storage, below)
     return [(tier, root) for root in roots]
 
 

@@ -7,9 +7,10 @@ import os
 from msgspec import Struct
 
 from ckptgov.errors import Ambiguous, CouldNotLook, Malformed, StorageError, UsageError
-from ckptgov.layouts.survey import find_run_roots, is_checkpoint
+from ckptgov.layouts.survey import is_checkpoint
 from ckptgov.manifest.names import file_name_of
 from ckptgov.storage.posix import PosixStorage
+from ckptgov.work.runroots import is_known_run, run_roots_below
 from ckptgov.work.runstore import store_at
 from ckptgov.work.tier import TIER_FILE, Place, read_identity
 
@@ -134,7 +135,7 @@ def _within(place: Place, below: str) -> Location:
         root = _holding_root(place, parent)
         relative = below.removeprefix(root + "/") if root else below
         return Location(place=place, below=parent, run_roots=(root,), only_name=relative or name)
-    return Location(place=place, below=below, run_roots=find_run_roots(storage, below))
+    return Location(place=place, below=below, run_roots=run_roots_below(storage, below))
 
 
 def _is_one_checkpoint(place: Place, below: str) -> bool:
@@ -149,7 +150,7 @@ def _holding_root(place: Place, parent: str) -> str:
     """The run root a checkpoint belongs to: the topmost registered above it, else its parent."""
     current = ""
     for part in [*parent.split("/"), ""] if parent else [""]:
-        if _has_sidecar(place, current):
+        if is_known_run(place.storage, current):
             return current
         current = f"{current}/{part}" if current else part
     return parent
@@ -160,21 +161,12 @@ def _sealed_checkpoint(place: Place, below: str) -> tuple[str, str] | None:
     parts = below.split("/")
     for depth in range(len(parts) - 1, -1, -1):
         root, name = "/".join(parts[:depth]), "/".join(parts[depth:])
-        if not name or not _has_sidecar(place, root):
+        if not name or not is_known_run(place.storage, root):
             continue
         encoded = file_name_of(name)
         if any(one.encoded_name == encoded for one in store_at(place.storage, root).manifests()):
             return root, name
     return None
-
-
-def _has_sidecar(place: Place, directory: str) -> bool:
-    path = f"{directory}/.ckptgov/run.json" if directory else ".ckptgov/run.json"
-    try:
-        place.storage.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
 
 
 def _existing(path: str) -> str:

@@ -277,8 +277,17 @@ class RunLook:
         return self.facts_of_sealed(copy)
 
     def is_gone(self, copy: SealedCopy) -> bool:
-        """Recorded as lost here, and nothing has brought it back since."""
-        return copy.proof.evidence is not Evidence.DIGEST and self.is_lost(copy.manifest.content_id)
+        """Recorded as lost here, and still away: deleted, or another attempt has its place."""
+        if copy.proof.evidence is Evidence.DIGEST or not self.is_lost(copy.manifest.content_id):
+            return False
+        if len(copy.proof.missing) == len(copy.manifest.shards):
+            return True
+        others = (
+            self.sealed(one)
+            for one in self.stored
+            if one.encoded_name == copy.stored.encoded_name and one.file != copy.stored.file
+        )
+        return any(one is not None and one.proof.evidence is Evidence.DIGEST for one in others)
 
     def facts_of_sealed(self, copy: SealedCopy) -> CheckpointFacts:
         """A sealed checkpoint as this place tells it."""

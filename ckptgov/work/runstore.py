@@ -42,6 +42,7 @@ from ckptgov.model.journal import BINDING_KINDS, KIND_OF, NumberedRecord, Record
 from ckptgov.storage.contract import Storage
 
 SIDECAR = ".ckptgov"
+FOREIGN = f"{SIDECAR}/foreign"
 MAX_NUMBER_TRIES = 10_000
 RECEIPTS_KEPT = 2
 _NOT_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -343,7 +344,7 @@ def store_at(storage: Storage, run_root: str) -> RunStore:
 
 def foreign_sidecar(run_root: str) -> str:
     """Where the tree of a run root lives that cannot be written."""
-    return f"{SIDECAR}/foreign/{file_name_of(run_root)}"
+    return f"{FOREIGN}/{file_name_of(run_root)}"
 
 
 def writable_store(store: RunStore, identity: RunIdentity) -> tuple[RunStore, RunIdentity]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,26 @@ def test_check_finds_a_manifest_that_is_gone(cli, runs: Path) -> None:
     assert checks["hf"]["severity"] == "ok"
     assert checks["ds"]["severity"] != "ok"
     assert "global_step10" in checks["ds"]["text"]
+
+
+def test_a_run_whose_checkpoints_are_all_gone_is_still_a_run(cli, sample, home) -> None:
+    run = sample("dcp/single")
+    cli.done("tier", "add", "t", run.parent, "--ingest")
+    cli.done("scan")
+    shutil.rmtree(run / "step_1")
+    for path in ("single", run, run.parent):
+        assert cli("latest", path).code == 5
+    for file in home.glob("catalog.sqlite*"):
+        file.unlink()
+    cli.done("catalog", "rebuild")
+    assert cli("latest", "single").code == 5
+
+
+def test_a_run_without_a_checkpoint_yet_survives_a_rebuild(cli, tier, home) -> None:
+    cli.done("tier", "add", "t", tier, "--ingest")
+    cli.done("run", "create", "team/new", "--expect-glob", "step_*/r_*.pt", "--expect-count", "2")
+    assert cli("latest", "team/new").code == 4
+    for file in home.glob("catalog.sqlite*"):
+        file.unlink()
+    cli.done("catalog", "rebuild")
+    assert cli("latest", "team/new").code == 4
