@@ -209,7 +209,7 @@ def list_(target: Target, json: Json = False) -> int:
 @app.command("show", epilog=EXIT_CODES)
 def show(
     target: Target,
-    step: Annotated[int | None, typer.Argument(metavar="[STEP]", min=0)] = None,
+    step: Annotated[int | None, typer.Argument(metavar="[STEP]", min=0, help="Its step.")] = None,
     json: Json = False,
 ) -> int:
     """Show one checkpoint: set, copies, evidence. Default: the newest restorable one."""
@@ -224,9 +224,16 @@ def show(
 @app.command("explain", epilog=EXIT_CODES)
 def explain(
     target: Target,
-    step: Annotated[int | None, typer.Argument(metavar="[STEP]", min=0)] = None,
-    purpose: Annotated[str, typer.Option("--purpose", metavar="P")] = "resume",
-    world_size: Annotated[int | None, typer.Option("--world-size", metavar="N", min=1)] = None,
+    step: Annotated[
+        int | None, typer.Argument(metavar="[STEP]", min=0, help="Only this step.")
+    ] = None,
+    purpose: Annotated[
+        str, typer.Option("--purpose", metavar="P", help="resume or weights.")
+    ] = "resume",
+    world_size: Annotated[
+        int | None,
+        typer.Option("--world-size", metavar="N", min=1, help="Ranks that will load it."),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Say why each checkpoint is or is not offered, with the file and the evidence."""
@@ -244,8 +251,15 @@ def explain(
 
 @app.command("manifest", epilog=EXIT_CODES)
 def manifest(
-    target: Annotated[str, typer.Argument(metavar="CHECKPOINT|RUN")],
-    step: Annotated[int | None, typer.Option("--step", metavar="N", min=0)] = None,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="CHECKPOINT|RUN", help="Its directory or file; of a run the newest."
+        ),
+    ],
+    step: Annotated[
+        int | None, typer.Option("--step", metavar="N", min=0, help="Of a run: this step.")
+    ] = None,
     format: Annotated[
         str, typer.Option("--format", metavar="F", help="json or xxhsum (for 'xxhsum -c').")
     ] = "json",
@@ -267,10 +281,18 @@ def manifest(
 @app.command("mark-bad", epilog=EXIT_CODES)
 def mark_bad(
     target: Target,
-    step: Annotated[int | None, typer.Option("--step", metavar="N", min=0)] = None,
-    from_step: Annotated[int | None, typer.Option("--from", metavar="N", min=0)] = None,
-    until_step: Annotated[int | None, typer.Option("--until", metavar="N", min=0)] = None,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT")] = "",
+    step: Annotated[
+        int | None, typer.Option("--step", metavar="N", min=0, help="One checkpoint.")
+    ] = None,
+    from_step: Annotated[
+        int | None, typer.Option("--from", metavar="N", min=0, help="This step and above.")
+    ] = None,
+    until_step: Annotated[
+        int | None, typer.Option("--until", metavar="N", min=0, help="Up to this step.")
+    ] = None,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.")
+    ] = "",
     undo: Annotated[bool, typer.Option("--undo", help="Lift the mark again.")] = False,
     dry_run: DryRun = False,
     json: Json = False,
@@ -299,8 +321,13 @@ def mark_bad(
 @app.command("rollback", epilog=EXIT_CODES)
 def rollback(
     target: Target,
-    to_step: Annotated[int, typer.Option("--to", metavar="STEP", min=0)],
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT")] = None,
+    to_step: Annotated[
+        int,
+        typer.Option("--to", metavar="STEP", min=0, help="The newest step that stays on offer."),
+    ],
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Why, for whoever reads it.")
+    ] = None,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
@@ -315,7 +342,10 @@ def rollback(
 @app.command("report", epilog=EXIT_CODES)
 def report(
     target: Target,
-    restart_id: Annotated[str, typer.Option("--restart-id", metavar="X")],
+    restart_id: Annotated[
+        str,
+        typer.Option("--restart-id", metavar="X", help="The id that 'latest' was asked with."),
+    ],
     outcome: Annotated[
         str,
         typer.Option(
@@ -328,7 +358,9 @@ def report(
         int | None,
         typer.Option("--epoch", metavar="E", min=0, help="The epoch 'latest --json' gave."),
     ] = None,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT")] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="What went wrong.")
+    ] = None,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
@@ -368,7 +400,9 @@ def doctor(json: Json = False) -> int:
 
 @tier_app.command("add", epilog=EXIT_CODES)
 def tier_add(
-    name: Annotated[str, typer.Argument(metavar="NAME")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="What the tier is called, on every node alike.")
+    ],
     url: Annotated[str, typer.Argument(metavar="URL", help="A directory or file:// URL.")],
     scope: Annotated[
         str, typer.Option("--scope", metavar="S", help="shared, or node for a node's own disk.")
@@ -411,7 +445,9 @@ def tier_list(json: Json = False) -> int:
 
 @tier_app.command("check", epilog=EXIT_CODES)
 def tier_check(
-    name: Annotated[str, typer.Argument(metavar="NAME")], node: Node = None, json: Json = False
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A configured tier.")],
+    node: Node = None,
+    json: Json = False,
 ) -> int:
     """Prove on the live tier what ckptgov relies on: identity, durable and exclusive create."""
     from ckptgov_cli import render

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -72,22 +76,46 @@ def test_several_runs_are_named(cli, directories: Path) -> None:
     assert message.endswith("a, b")
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every directory")
-def test_a_directory_that_may_not_be_read_is_9(cli, directories: Path) -> None:
-    (directories / "restorable").chmod(0)
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Without root's right to read everything; an ordinary user stays who they are."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
     try:
-        assert cli.json("latest", directories / "restorable").code == 9
+        yield
     finally:
-        (directories / "restorable").chmod(0o755)
+        os.seteuid(0)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every directory")
-def test_a_checkpoint_that_may_not_be_read_is_never_skipped_as_none(cli, directories) -> None:
-    (directories / "restorable/step_1").chmod(0)
-    try:
-        assert cli.json("latest", directories / "restorable").code in {5, 9}
-    finally:
-        (directories / "restorable/step_1").chmod(0o755)
+@pytest.fixture
+def run(cli, directories: Path) -> Iterator[Path]:
+    """A run where anybody may look; what is asked once needs no imports any more."""
+    with tempfile.TemporaryDirectory() as public:
+        os.chmod(public, 0o755)
+        run = Path(public) / "run"
+        shutil.copytree(directories / "restorable", run)
+        assert cli.json("latest", run).code == 0
+        yield run
+
+
+def test_a_directory_that_may_not_be_read_is_9(cli, run: Path) -> None:
+    run.chmod(0)
+    with as_nobody():
+        answer = cli.json("latest", run)
+    run.chmod(0o755)
+    assert answer.code == 9
+    assert "Permission denied" in answer.json["error"]["message"]
+
+
+def test_a_checkpoint_that_may_not_be_read_is_never_skipped_as_none(cli, run: Path) -> None:
+    (run / "step_1").chmod(0)
+    with as_nobody():
+        answer = cli.json("latest", run)
+    (run / "step_1").chmod(0o755)
+    assert answer.code in {5, 9}
+    assert "Permission denied" in answer.out
 
 
 def test_an_unknown_run_is_9_and_never_4(cli) -> None:
