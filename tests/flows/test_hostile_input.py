@@ -8,6 +8,7 @@ import json
 import os
 import struct
 import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,21 +45,31 @@ class Cost:
     peak_bytes: int
 
 
+WEIGH = """
+import json, resource, subprocess, sys
+done = subprocess.run(sys.argv[1:], capture_output=True)
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+print(json.dumps([done.returncode, done.stdout.hex(), done.stderr.hex(),
+                  used.ru_utime + used.ru_stime, used.ru_maxrss * 1024]))
+"""
+"""A small parent: a child's peak counts from its fork on, and this process may be a large one."""
+
+
 @pytest.fixture
-def measured(spawn: Callable[..., subprocess.Popen[bytes]]) -> Callable[..., Cost]:
+def measured(home: Path) -> Callable[..., Cost]:
     """Runs a command as a process of its own, and weighs it."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
 
     def run(*words: str | Path) -> Cost:
-        process = spawn(*words)
-        assert process.stdout is not None
-        assert process.stderr is not None
-        with process.stdout, process.stderr:
-            out, err = process.stdout.read(), process.stderr.read()
-        _, status, used = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        return Cost(
-            process.returncode, out, err, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024
+        command = [sys.executable, "-m", "ckptgov_cli.main", *map(str, words)]
+        weighed = subprocess.run(
+            [sys.executable, "-c", WEIGH, *command],
+            env=environment,
+            capture_output=True,
+            check=True,
         )
+        code, out, err, cpu_s, peak_bytes = json.loads(weighed.stdout)
+        return Cost(code, bytes.fromhex(out), bytes.fromhex(err), cpu_s, peak_bytes)
 
     return run
 
