@@ -10,10 +10,9 @@ from sqlalchemy import Connection, bindparam, delete, select
 from sqlalchemy.dialects.sqlite import insert
 from sqlmodel import col
 
-from ckptgov.catalog.database import REBUILD_HINT
-from ckptgov.catalog.facts import EventKind, SealedFacts, SightingFacts
+from ckptgov.catalog.facts import REBUILD_HINT, EventKind, SealedFacts, SightingFacts
 from ckptgov.catalog.history import write_event
-from ckptgov.catalog.rows import decoded, findings_of, findings_text, notes_of, notes_text
+from ckptgov.catalog.rows import decoded, findings_text, notes_text, sighting_of
 from ckptgov.catalog.tables import CheckpointRow, ManifestRow, SightingRow
 from ckptgov.errors import StorageError
 from ckptgov.model.checkpoint import Purpose, StepKind
@@ -117,7 +116,7 @@ def put_sightings(
 
 
 def sightings(connection: Connection, run_id: str) -> tuple[SightingFacts, ...]:
-    return decoded(_sighting, connection.execute(_SIGHTINGS, {"run_id": run_id}))
+    return decoded(sighting_of, connection.execute(_SIGHTINGS, {"run_id": run_id}))
 
 
 def _sealed(row: Any) -> SealedFacts:
@@ -135,22 +134,4 @@ def _sealed(row: Any) -> SealedFacts:
         line=row.line,
         attempt=row.attempt,
         sealed_at_ns=row.sealed_at_ns,
-    )
-
-
-def _sighting(row: Any) -> SightingFacts:
-    return SightingFacts(
-        run_id=row.run_id,
-        place=row.place,
-        name=row.name,
-        variant=row.variant,
-        step=row.step,
-        step_kind=StepKind(row.step_kind),
-        layout=row.layout,
-        bytes=row.size_bytes,
-        findings=findings_of(row.findings),
-        notes=notes_of(row.notes),
-        first_seen_at_ns=row.first_seen_at_ns,
-        last_seen_at_ns=row.last_seen_at_ns,
-        newest_mtime_ns=row.newest_mtime_ns,
     )

@@ -19,6 +19,7 @@ from urllib.parse import quote
 from sqlalchemy import Connection, QueuePool, create_engine, event
 from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError, StatementError
 
+from ckptgov.catalog.facts import REBUILD_HINT
 from ckptgov.errors import (
     CkptgovError,
     ConfigError,
@@ -28,7 +29,6 @@ from ckptgov.errors import (
     UsageError,
 )
 
-REBUILD_HINT = "ckptgov catalog rebuild"
 BUSY_TIMEOUT_S = 10.0
 
 _IS_READ = "ckptgov_is_read"

@@ -10,6 +10,9 @@ from ckptgov.model.checkpoint import Evidence, Purpose, RunIdentity, StepKind
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Finding, Note
 
+SCHEMA_VERSION = 1
+REBUILD_HINT = "ckptgov catalog rebuild"
+
 
 class CatalogIdentity(Struct, frozen=True, kw_only=True):
     """Which catalog this is; tiers name the one that governs them. ``epoch`` >= 1."""

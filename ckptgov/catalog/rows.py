@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from ckptgov.catalog.database import REBUILD_HINT
+from ckptgov.catalog.facts import REBUILD_HINT, PlaceFacts, RunFacts, RunRootFacts, SightingFacts
 from ckptgov.errors import StorageError
-from ckptgov.model.checkpoint import Expect
+from ckptgov.model.checkpoint import Expect, RunIdentity, StepKind
 from ckptgov.model.facts import Finding, Note, Reason
 
 T = TypeVar("T")
@@ -69,3 +69,52 @@ def detail_of(text: str) -> tuple[tuple[str, str], ...]:
 def _packed(value: object) -> str:
     # ASCII only: surrogate escapes of raw path bytes survive as \udcXX.
     return json.dumps(value, ensure_ascii=True, separators=(",", ":"))
+
+
+def place_of(row: Any) -> PlaceFacts:
+    """A row of ``places``."""
+    return PlaceFacts(
+        place=row.place,
+        tier=row.tier,
+        node=row.node,
+        root=row.root,
+        fs_type=row.fs_type,
+        source=row.source,
+        first_seen_at_ns=row.first_seen_at_ns,
+        is_current=bool(row.is_current),
+    )
+
+
+def run_of(row: Any) -> RunFacts:
+    """A row of ``runs``."""
+    identity = RunIdentity(
+        run_id=row.run_id,
+        name=row.name,
+        selector=row.selector,
+        expect=expect_of(row.expect),
+    )
+    return RunFacts(identity=identity, created_at_ns=row.created_at_ns)
+
+
+def root_of(row: Any) -> RunRootFacts:
+    """A row of ``run_roots``."""
+    return RunRootFacts(run_id=row.run_id, place=row.place, path=row.path, sidecar=row.sidecar)
+
+
+def sighting_of(row: Any) -> SightingFacts:
+    """A row of ``sightings``; its step may be decimal text."""
+    return SightingFacts(
+        run_id=row.run_id,
+        place=row.place,
+        name=row.name,
+        variant=row.variant,
+        step=None if row.step is None else int(row.step),
+        step_kind=StepKind(row.step_kind),
+        layout=row.layout,
+        bytes=row.size_bytes,
+        findings=findings_of(row.findings),
+        notes=notes_of(row.notes),
+        first_seen_at_ns=row.first_seen_at_ns,
+        last_seen_at_ns=row.last_seen_at_ns,
+        newest_mtime_ns=row.newest_mtime_ns,
+    )

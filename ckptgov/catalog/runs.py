@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import Connection, bindparam, func, select, update
 from sqlalchemy.dialects.sqlite import insert
 from sqlmodel import col
 
 from ckptgov.catalog.facts import EventKind, PlaceFacts, RunFacts, RunRootFacts
 from ckptgov.catalog.history import write_event
-from ckptgov.catalog.rows import decoded, expect_of, expect_text
+from ckptgov.catalog.rows import decoded, expect_text, place_of, root_of, run_of
 from ckptgov.catalog.tables import PlaceRow, RunRootRow, RunRow
 from ckptgov.errors import UsageError
 from ckptgov.model.checkpoint import RunIdentity
@@ -80,13 +78,13 @@ def _retire_other(connection: Connection, place: PlaceFacts, *, at_ns: int) -> N
 
 
 def places(connection: Connection) -> tuple[PlaceFacts, ...]:
-    return decoded(_place, connection.execute(_PLACES))
+    return decoded(place_of, connection.execute(_PLACES))
 
 
 def places_at(connection: Connection, root: str, node: str | None) -> tuple[PlaceFacts, ...]:
     """The current place at a root: one or none."""
     wanted = {"root": root, "node": (node or "").encode("utf-8", "surrogateescape")}
-    return decoded(_place, connection.execute(_AT_ROOT, wanted))
+    return decoded(place_of, connection.execute(_AT_ROOT, wanted))
 
 
 def put_run(connection: Connection, identity: RunIdentity, *, at_ns: int) -> None:
@@ -116,24 +114,24 @@ def put_run(connection: Connection, identity: RunIdentity, *, at_ns: int) -> Non
 
 
 def runs(connection: Connection) -> tuple[RunFacts, ...]:
-    return decoded(_run, connection.execute(_RUNS))
+    return decoded(run_of, connection.execute(_RUNS))
 
 
 def run_by_name(connection: Connection, name: str) -> RunFacts | None:
-    return _only(decoded(_run, connection.execute(_RUN_NAMED, {"name": name})))
+    return _only(decoded(run_of, connection.execute(_RUN_NAMED, {"name": name})))
 
 
 def run_by_id(connection: Connection, run_id: str) -> RunFacts | None:
-    return _only(decoded(_run, connection.execute(_RUN, {"run_id": run_id})))
+    return _only(decoded(run_of, connection.execute(_RUN, {"run_id": run_id})))
 
 
 def run_at(connection: Connection, place: str, path: str) -> RunFacts | None:
-    return _only(decoded(_run, connection.execute(_RUN_AT, {"place": place, "path": path})))
+    return _only(decoded(run_of, connection.execute(_RUN_AT, {"place": place, "path": path})))
 
 
 def put_run_root(connection: Connection, root: RunRootFacts, *, at_ns: int) -> None:
     wanted = {"place": root.place, "path": root.path}
-    for known in decoded(_root, connection.execute(_ROOT_AT, wanted)):
+    for known in decoded(root_of, connection.execute(_ROOT_AT, wanted)):
         if known.run_id != root.run_id:
             raise UsageError(
                 f"{root.path or 'the tier root'} at place {root.place} belongs to run "
@@ -158,35 +156,8 @@ def put_run_root(connection: Connection, root: RunRootFacts, *, at_ns: int) -> N
 
 
 def roots_of(connection: Connection, run_id: str) -> tuple[RunRootFacts, ...]:
-    return decoded(_root, connection.execute(_ROOTS, {"run_id": run_id}))
+    return decoded(root_of, connection.execute(_ROOTS, {"run_id": run_id}))
 
 
 def _only(found: tuple[RunFacts, ...]) -> RunFacts | None:
     return found[0] if found else None
-
-
-def _place(row: Any) -> PlaceFacts:
-    return PlaceFacts(
-        place=row.place,
-        tier=row.tier,
-        node=row.node,
-        root=row.root,
-        fs_type=row.fs_type,
-        source=row.source,
-        first_seen_at_ns=row.first_seen_at_ns,
-        is_current=row.is_current,
-    )
-
-
-def _run(row: Any) -> RunFacts:
-    identity = RunIdentity(
-        run_id=row.run_id,
-        name=row.name,
-        selector=row.selector,
-        expect=expect_of(row.expect),
-    )
-    return RunFacts(identity=identity, created_at_ns=row.created_at_ns)
-
-
-def _root(row: Any) -> RunRootFacts:
-    return RunRootFacts(run_id=row.run_id, place=row.place, path=row.path, sidecar=row.sidecar)

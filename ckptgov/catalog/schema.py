@@ -9,12 +9,10 @@ from sqlalchemy.dialects.sqlite import insert
 from sqlmodel import col
 
 from ckptgov.catalog.database import Database, damaged
-from ckptgov.catalog.facts import CatalogIdentity, EventKind
+from ckptgov.catalog.facts import SCHEMA_VERSION, CatalogIdentity, EventKind
 from ckptgov.catalog.history import write_event
 from ckptgov.catalog.tables import TRIGGERS, MetaRow, Row
 from ckptgov.errors import ConfigError, StaleState
-
-SCHEMA_VERSION = 1
 
 Migration = Callable[[Connection], None]
 MIGRATIONS: Mapping[int, Migration] = {}

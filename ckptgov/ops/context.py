@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
-from ckptgov.catalog.catalog import Catalog
-from ckptgov.catalog.facts import PlaceFacts, RunRootFacts, SightingFacts
+from ckptgov.catalog.facts import PlaceFacts, RunFacts, RunRootFacts, SightingFacts
+from ckptgov.catalog.peek import Peek
 from ckptgov.errors import CouldNotLook
 from ckptgov.layouts.base import resume_args
 from ckptgov.model.checkpoint import Evidence, Expect, Purpose
@@ -25,7 +26,24 @@ from ckptgov.work.look import RunLook, look_settings
 from ckptgov.work.seal import SealSettings
 from ckptgov.work.tier import Place, check_identity
 
+if TYPE_CHECKING:
+    from ckptgov.catalog.catalog import Catalog
+
 CATALOG_FILE = "catalog.sqlite"
+
+
+class Whereabouts(Protocol):
+    """The reads that ``Catalog`` and ``Peek`` share."""
+
+    def run_by_name(self, name: str) -> RunFacts | None: ...
+
+    def places(self) -> tuple[PlaceFacts, ...]: ...
+
+    def place_by_root(self, root: str, *, node: str | None = None) -> PlaceFacts | None: ...
+
+    def roots_of(self, run_id: str) -> tuple[RunRootFacts, ...]: ...
+
+    def sightings(self, run_id: str) -> tuple[SightingFacts, ...]: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,12 +56,15 @@ class Context:
     stack: ExitStack
     progress: Callable[[int], None] | None = None
     _catalog: Catalog | None = field(default=None, init=False)
+    _peek: Peek | None = field(default=None, init=False)
     _places: dict[str, Place] = field(default_factory=dict, init=False)
 
     @property
     def catalog(self) -> Catalog:
         """The catalog of this home; a new one where there is none."""
         if self._catalog is None:
+            from ckptgov.catalog.catalog import Catalog  # SQLModel: dear to import
+
             os.makedirs(self.settings.home, mode=0o700, exist_ok=True)
             filesystem = filesystem_of(self.settings.home)
             self._catalog = self.stack.enter_context(
@@ -55,6 +76,15 @@ class Context:
                 )
             )
         return self._catalog
+
+    @property
+    def whereabouts(self) -> Whereabouts:
+        """Where runs lie, for questions only: without SQLModel while nothing needs it."""
+        if self._catalog is None and self._peek is None:
+            self._peek = Peek.open(os.path.join(self.settings.home, CATALOG_FILE))
+            if self._peek is not None:
+                self.stack.callback(self._peek.close)
+        return self.catalog if self._peek is None or self._catalog is not None else self._peek
 
     def seal_settings_at(self, place: Place) -> SealSettings:
         """How bytes are read there; where several nodes stamp times, their clocks may differ."""
@@ -75,7 +105,7 @@ class Context:
         if tier.root not in self._places:
             opened = open_place(tier.root, tier=tier.name, node=tier.node)
             self.stack.callback(opened.storage.close)
-            known = self.catalog.place_by_root(tier.root, node=tier.node)
+            known = self.whereabouts.place_by_root(tier.root, node=tier.node)
             identity = check_identity(
                 opened.storage, tier, known_place=known.place if known is not None else None
             )
@@ -133,17 +163,17 @@ class Context:
         Raises:
             CouldNotLook: none of its places answers, or the one that holds its journal does not.
         """
-        run = self.catalog.run_by_name(name)
+        run = self.whereabouts.run_by_name(name)
         if run is None:
             return None
         run_id = run.identity.run_id
-        places = {one.place: one for one in self.catalog.places()}
+        places = {one.place: one for one in self.whereabouts.places()}
         if place is not None and place in places:
             node = places[place].node
         looks: list[RunLook] = []
         unreachable: list[tuple[Note, CouldNotLook]] = []
         roots = sorted(
-            self.catalog.roots_of(run_id), key=lambda root: _order(places[root.place], node)
+            self.whereabouts.roots_of(run_id), key=lambda root: _order(places[root.place], node)
         )
         for root in roots:
             self._look_at(root, places[root.place], name, looks, unreachable)
@@ -200,7 +230,7 @@ class Context:
         self, run_id: str, places: dict[str, PlaceFacts]
     ) -> Iterable[CheckpointFacts]:
         """Unsealed checkpoints as the last scan saw them: they give reasons, never an answer."""
-        for one in self.catalog.sightings(run_id):
+        for one in self.whereabouts.sightings(run_id):
             yield _facts_of_sighting(one, places[one.place])
 
 
