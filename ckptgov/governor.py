@@ -28,9 +28,10 @@ from ckptgov.model.facts import Choice, Query
 from ckptgov.model.journal import Record, RestoreOutcome
 from ckptgov.model.settings import Settings
 from ckptgov.work import ask
+from ckptgov.work.answer import share_journal
 from ckptgov.work.author import Author
 from ckptgov.work.locate import Location, locate, normal_path
-from ckptgov.work.look import RunLook, look_settings, share_journal
+from ckptgov.work.look import RunLook, look_settings
 from ckptgov.work.tier import Place
 
 if TYPE_CHECKING:

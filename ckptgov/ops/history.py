@@ -22,10 +22,11 @@ from ckptgov.model.journal import (
     UnmarkBad,
 )
 from ckptgov.planning.lines import read_lines
+from ckptgov.work.answer import share_journal
 from ckptgov.work.ask import Asked
 from ckptgov.work.author import Author
 from ckptgov.work.decide import outcome_record
-from ckptgov.work.look import RunLook, share_journal
+from ckptgov.work.look import RunLook
 from ckptgov.work.restart import identity_of
 
 UNWRITTEN_RUN = "00000000-0000-0000-0000-000000000000"

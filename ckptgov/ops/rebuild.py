@@ -21,8 +21,8 @@ from ckptgov.model.settings import Scope, TierSettings
 from ckptgov.ops.context import CATALOG_FILE, Context
 from ckptgov.ops.record import record_look, record_run, state_of
 from ckptgov.ops.tiers import register, tier_for
+from ckptgov.work.answer import share_journal
 from ckptgov.work.locate import normal_path, open_place
-from ckptgov.work.look import share_journal
 from ckptgov.work.runroots import run_roots_below
 from ckptgov.work.tier import adopt, read_identity
 

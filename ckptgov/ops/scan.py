@@ -16,10 +16,11 @@ from ckptgov.model.settings import Scope, TierSettings
 from ckptgov.ops.context import Context
 from ckptgov.ops.record import record_look, record_run
 from ckptgov.ops.tiers import register, tier_for
+from ckptgov.work.answer import share_journal
 from ckptgov.work.ask import Asked, listing
 from ckptgov.work.halves import halves_of, seal_halves
 from ckptgov.work.locate import locate, normal_path, open_place
-from ckptgov.work.look import RunLook, share_journal
+from ckptgov.work.look import RunLook
 from ckptgov.work.restart import default_name
 from ckptgov.work.runroots import run_roots_below
 from ckptgov.work.scan import ScanProgress, SealedNow, pending_bytes, prepare, scan_steps

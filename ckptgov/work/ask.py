@@ -38,7 +38,8 @@ from ckptgov.model.facts import (
     Verdict,
 )
 from ckptgov.planning.choose import STEP_OVER_LIMIT
-from ckptgov.work.look import RunLook, answer, share_journal
+from ckptgov.work.answer import answer, share_journal
+from ckptgov.work.look import RunLook
 from ckptgov.work.runstore import RunStore
 
 if TYPE_CHECKING:

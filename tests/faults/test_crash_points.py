@@ -20,8 +20,9 @@ from ckptgov.storage.memory import MemoryStorage
 from ckptgov.storage.posix import PosixStorage
 from ckptgov.testing.builders import dcp_files
 from ckptgov.testing.crashing import Crash, CrashingStorage
+from ckptgov.work.answer import answer
 from ckptgov.work.author import Author
-from ckptgov.work.look import RunLook, answer, look_settings
+from ckptgov.work.look import RunLook, look_settings
 from ckptgov.work.runstore import RunStore
 from ckptgov.work.scan import prepare, scan_steps
 from ckptgov.work.seal import SealSettings
