@@ -25,6 +25,7 @@ from ckptgov.layouts.content import refuse_whole
 from ckptgov.layouts.names import Step, is_staging, last_integer, step_of_name, step_of_path
 from ckptgov.layouts.proof import Proof
 from ckptgov.layouts.torch_ranks import anchor_of, claim_sized, examine_sized, world_size_of
+from ckptgov.layouts.torch_zip import LEGACY_HEAD
 from ckptgov.model.checkpoint import StepKind
 from ckptgov.model.facts import Depth, Found, Pointer, Reason, Sighting
 
@@ -98,12 +99,21 @@ class TorchFilesLayout:
 
 
 def _torch_names(tree: Tree, directory: str) -> list[str]:
-    """Names in a directory that may be checkpoints or shards of one."""
-    return [
-        name
-        for name in tree.files(directory)
-        if not is_staging(name) and (name.endswith(SUFFIXES) or _numbered(name) is not None)
-    ]
+    """Names in a directory that may be checkpoints or shards of one.
+
+    ``.bin`` is anybody's suffix: such files count when one of them looks like torch's.
+    """
+    names = [name for name in tree.files(directory) if not is_staging(name)]
+    bins = [name for name in names if name.endswith(".bin") and _numbered(name) is not None]
+    if bins and not any(_looks_like_torch(tree, join(directory, one)) for one in bins[:_MAX_TOLD]):
+        bins = []
+    ours = {name for name in names if name.endswith(SUFFIXES)} | set(bins)
+    return [name for name in names if name in ours]
+
+
+def _looks_like_torch(tree: Tree, path: str) -> bool:
+    with tree.open(path) as file:
+        return file.read_at(0, len(LEGACY_HEAD)).startswith((b"PK\x03\x04", LEGACY_HEAD))
 
 
 def _numbered(name: str) -> re.Match[str] | None:

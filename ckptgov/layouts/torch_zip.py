@@ -26,7 +26,8 @@ MAX_DIRECTORY_BYTES: Final = 256 * 2**20
 MAX_PICKLE_BYTES: Final = 256 * 2**20
 """A data.pkl larger than this is not read for facts."""
 
-_LEGACY = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")
+LEGACY_HEAD = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")
+"""The pickled magic number that torch.save's older form begins with."""
 _STEP_BYTES = 2**20
 _SMALL_BYTES = 4 * 2**20
 
@@ -171,8 +172,8 @@ def finding_of(report: ZipReport, path: str) -> Finding | None:
 
 def _directory(part: _Slice) -> _Directory:
     """Where the central directory lies, after the exact arithmetic of the trailer."""
-    head = part.read(0, min(part.length, len(_LEGACY)))
-    if head == _LEGACY:
+    head = part.read(0, min(part.length, len(LEGACY_HEAD)))
+    if head == LEGACY_HEAD:
         raise _Bad(ZipState.LEGACY, "unverifiable format (torch.save before zip): cuts do not show")
     if not b"PK\x03\x04".startswith(head[:4]):
         raise _Bad(ZipState.FOREIGN, _foreign(head))

@@ -91,7 +91,7 @@ def digest_members(
         if stat.bytes != size:
             raise NotStill(where, f"has {stat.bytes} bytes now, {size} when it was proven")
         tokens[path] = stat.token
-    wait_out_the_tick(tokens.values(), clock, granularity_ns)
+    wait_out_the_tick([one.mtime_ns for one in tokens.values()], clock, granularity_ns)
     digests = _read_all(storage, base, members, settings, durable, name)
     for path, digest in digests.items():
         where = f"{name}/{path}" if path else name
@@ -106,10 +106,10 @@ def digest_members(
     )
 
 
-def wait_out_the_tick(tokens: Iterable[Token], clock: Clock, granularity_ns: int) -> None:
+def wait_out_the_tick(mtimes_ns: Iterable[int], clock: Clock, granularity_ns: int) -> None:
     """Let the clock tick past the newest write, so that a later one must show in its mtime."""
     now = clock.now_ns()
-    fresh = [token.mtime_ns for token in tokens if 0 <= now - token.mtime_ns <= granularity_ns]
+    fresh = [mtime for mtime in mtimes_ns if 0 <= now - mtime <= granularity_ns]
     if fresh:
         wait_ns = min(max(fresh) + granularity_ns - now + 1_000_000, MAX_RACY_WAIT_NS)
         clock.sleep(wait_ns / 1e9)

@@ -25,6 +25,10 @@ accepts only checkpoints whose bytes were compared with a manifest.
 """
 
 
+MOST_FINDINGS = 3
+"""Told for each checkpoint passed over; 'ckptgov explain' and --json have all."""
+
+
 class _Parser(argparse.ArgumentParser):
     """argparse that raises instead of exiting, so that --json still prints one document."""
 
@@ -147,7 +151,7 @@ def _explain(told: LatestAnswer) -> None:
             where = copy.node or "shared"
             output.talk(f"  {held} at {copy.root} ({copy.tier or 'unregistered'}, {where})")
     for verdict in told.choice.verdicts:
-        for finding in verdict.findings:
+        for finding in verdict.findings[:MOST_FINDINGS]:
             output.talk(
                 f"passed over {verdict.checkpoint.name}: {finding.reason.value}: "
                 f"{finding.path}: {finding.evidence}"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from ckptgov.ops.rebuild import Rebuilt
     from ckptgov.ops.runs import ListedRun
 
+MOST_FINDINGS = 10
 _HEADER = ("STEP", "NAME", "LAYOUT", "SIZE", "LINE", "EVIDENCE", "STATE")
 
 
@@ -33,6 +34,14 @@ def _code(error: CkptgovError | None) -> int:
 
 def _finding(one: Finding) -> str:
     return f"{one.reason.value}: {one.path}: {one.evidence}"
+
+
+def _findings(findings: Sequence[Finding]) -> None:
+    """The first few: a torn checkpoint of a thousand ranks has a thousand findings."""
+    for each in findings[:MOST_FINDINGS]:
+        output.talk(f"  {_finding(each)}")
+    if len(findings) > MOST_FINDINGS:
+        output.talk(f"  and {len(findings) - MOST_FINDINGS} more; --json has all of them")
 
 
 def _notes(notes: Sequence[Note]) -> None:
@@ -203,8 +212,7 @@ def verify(answer: VerifyAnswer, *, as_json: bool) -> int:
     for one in answer.checkpoints:
         step = _step(one.step, one.step_kind.value)
         output.line(f"{step}\t{one.name}\t{one.layout}\t{one.evidence}\t{one.state}")
-        for each in one.findings:
-            output.talk(f"  {_finding(each)}")
+        _findings(one.findings)
         _notes(one.notes)
     _notes(answer.notes)
     if answer.error is not None:

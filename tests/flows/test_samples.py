@@ -207,3 +207,14 @@ def create(cli, run: Path, glob: str, count: str) -> None:
     """Declare what the checkpoints of ``run`` consist of, under the name ``ours``."""
     words = ("--root", run, "--expect-glob", glob, "--expect-count", count)
     cli.done("run", "create", "ours", *words)
+
+
+def test_files_of_a_form_nobody_knows_are_sealed_by_a_commit(cli, tier: Path) -> None:
+    for rank in range(2):
+        path = tier / f"run/step_7/shard_{rank}.bin"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(bytes(range(256)) * 8)
+    assert cli("latest", tier / "run").code in {4, 5}
+    cli.done("commit", tier / "run/step_7")
+    answer = cli.json("latest", "run")
+    assert (answer.json["step"], answer.json["layout"]) == (7, "declared")

@@ -235,3 +235,15 @@ class TestSingleFiles:
         for step in (1, 2):
             write_torch_file(tmp_path / f"epoch_3/step_{step}.pt")
         assert look(tmp_path).whole == ["epoch_3/step_1.pt", "epoch_3/step_2.pt"]
+
+
+def test_numbered_bin_files_of_another_form_are_left_to_a_person(
+    look: Look, tmp_path: Path
+) -> None:
+    for rank in range(2):
+        path = tmp_path / f"step_1/shard_{rank}.bin"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(bytes(range(256)) * 8)
+    assert look(tmp_path).survey.found == ()
+    write_torch_file(tmp_path / "step_1/shard_2.bin")
+    assert [one.name for one in look(tmp_path).survey.found] == ["step_1"]
