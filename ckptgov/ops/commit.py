@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from ckptgov.errors import UsageError
 from ckptgov.model.answers import SealedCheckpoint
 from ckptgov.ops.context import Context
@@ -36,7 +38,8 @@ def commit(
             f"{path}: nothing tells its step", hint="say it: 'ckptgov commit DIR --step N'"
         )
     if not dry_run:
-        look.store, look.identity = writable_store(look.store, opened.identity)
+        look.store, standing = writable_store(look.store, opened.identity)
+        look.identity = replace(standing, name=opened.identity.name)
         at_ns = context.author.clock.now_ns()
         record_run(context.catalog, look, look.identity, at_ns)
         manifest = seal(

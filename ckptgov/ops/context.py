@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ckptgov.catalog.facts import PlaceFacts, RunFacts, RunRootFacts, SightingFacts
 from ckptgov.catalog.peek import Peek
-from ckptgov.errors import CouldNotLook
+from ckptgov.errors import CouldNotLook, StorageError
 from ckptgov.layouts.base import resume_args
 from ckptgov.model.checkpoint import Evidence, Expect, Purpose
 from ckptgov.model.facts import CheckpointFacts, CopyFacts, Finding, Found, Note, Reason
@@ -65,7 +65,7 @@ class Context:
         if self._catalog is None:
             from ckptgov.catalog.catalog import Catalog  # SQLModel: dear to import
 
-            os.makedirs(self.settings.home, mode=0o700, exist_ok=True)
+            make_directory(self.settings.home, mode=0o700)
             filesystem = filesystem_of(self.settings.home)
             self._catalog = self.stack.enter_context(
                 Catalog.open(
@@ -232,6 +232,21 @@ class Context:
         """Unsealed checkpoints as the last scan saw them: they give reasons, never an answer."""
         for one in self.whereabouts.sightings(run_id):
             yield _facts_of_sighting(one, places[one.place])
+
+
+def make_directory(path: str, *, mode: int = 0o777) -> None:
+    """Make a directory and its parents; one that stands already is left as it is.
+
+    Raises:
+        StorageError: it cannot be made.
+    """
+    try:
+        os.makedirs(path, mode=mode, exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"{path}: cannot be made: {error.strerror}",
+            hint="name a directory that can be written (CKPTGOV_HOME, or --root)",
+        ) from error
 
 
 def _order(place: PlaceFacts, node: str | None) -> tuple[int, int, int]:

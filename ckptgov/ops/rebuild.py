@@ -9,12 +9,13 @@ import os
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ckptgov.catalog.catalog import Catalog
 from ckptgov.catalog.database import set_aside
 from ckptgov.errors import CkptgovError, PartlyDone, StorageError, UsageError
 from ckptgov.model.answers import Check
-from ckptgov.model.checkpoint import TierIdentity
+from ckptgov.model.checkpoint import RunIdentity, TierIdentity
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Depth
 from ckptgov.model.settings import Scope, TierSettings
@@ -159,7 +160,7 @@ def _read_run(context: Context, tier: TierSettings, run_root: str) -> str | None
     look = context.look(place, run_root, partial=tier.scope is Scope.NODE, run=None)
     if look.identity is None:
         return None
-    identity = look.identity
+    identity = _unique(context, look.identity)
     if tuple(context.rules_for(identity.name)):
         look = context.look(place, run_root, partial=tier.scope is Scope.NODE, run=identity.name)
     at_ns = context.author.clock.now_ns()
@@ -167,6 +168,16 @@ def _read_run(context: Context, tier: TierSettings, run_root: str) -> str | None
     sightings = [look.sighting(found, Depth.STRUCTURE) for found in look.unsealed()]
     record_look(context.catalog, look, identity.run_id, at_ns=at_ns, sightings=sightings)
     return identity.run_id
+
+
+def _unique(context: Context, identity: RunIdentity) -> RunIdentity:
+    """The run's name, or a longer one where another run of this catalog has it already."""
+    holder = context.catalog.run_by_name(identity.name)
+    if holder is None or holder.identity.run_id == identity.run_id:
+        return identity
+    name = f"{identity.name}~{identity.run_id[:8]}"
+    context.talk(f"two runs are called {identity.name!r}: one is {name!r} here")
+    return replace(identity, name=name)
 
 
 def check(context: Context, catalog: Catalog) -> tuple[Check, ...]:

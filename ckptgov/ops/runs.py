@@ -9,7 +9,7 @@ from msgspec import Struct
 from ckptgov.errors import UsageError
 from ckptgov.model.checkpoint import Expect, RunIdentity
 from ckptgov.model.settings import Scope
-from ckptgov.ops.context import Context
+from ckptgov.ops.context import Context, make_directory
 from ckptgov.ops.record import record_run
 from ckptgov.ops.tiers import register, tier_for
 from ckptgov.work.locate import normal_path
@@ -48,7 +48,7 @@ def create_run(
     identity = RunIdentity(run_id=context.author.new_id(), name=name, expect=expect)
     if dry_run:
         return ListedRun(name=name, run_id="", roots=(path,), checkpoints=0, bytes=0)
-    os.makedirs(path, exist_ok=True)
+    make_directory(path)
     known = tier_for(context, os.path.realpath(path))
     if known is None:
         register(context, os.path.realpath(path), node=None)

@@ -144,6 +144,7 @@ def _start(context: Context, tier: TierSettings, below: str, *, run: str | None)
     look = context.look(place, below, partial=is_partial, run=run or default_name_at(place, below))
     identity = _identity(context, tier, look, run)
     progress = prepare(look, identity)
+    progress.identity = replace(progress.identity, name=identity.name)
     look.identity = progress.identity
     record_run(context.catalog, look, progress.identity, context.author.clock.now_ns())
     progress.first_seen = {
@@ -169,15 +170,7 @@ def _identity(context: Context, tier: TierSettings, look: RunLook, run: str | No
     """
     catalog = context.catalog
     if look.identity is not None:
-        if run is not None and run != look.identity.name:
-            raise UsageError(
-                f"{_where(look)} is run {look.identity.name!r}, not {run!r}",
-                hint="a run keeps its name; leave --run out",
-            )
-        holder = catalog.run_by_name(look.identity.name)
-        if holder is not None and holder.identity.run_id != look.identity.run_id:
-            raise _taken(look, look.identity.name)
-        return look.identity
+        return _standing(context, look, look.identity, run)
     sibling = _sibling(context, tier, look)
     if sibling is not None and run in (None, sibling.name):
         return sibling
@@ -188,6 +181,28 @@ def _identity(context: Context, tier: TierSettings, look: RunLook, run: str | No
             raise _taken(look, name)
         return holder.identity
     return RunIdentity(run_id=context.author.new_id(), name=name)
+
+
+def _standing(
+    context: Context, look: RunLook, identity: RunIdentity, run: str | None
+) -> RunIdentity:
+    """The identity of a run root that has one, under the name this catalog knows it by.
+
+    A run keeps its name, unless another run of this catalog has it: then it takes ``run`` here.
+    """
+    known = context.catalog.run_by_id(identity.run_id)
+    holder = context.catalog.run_by_name(identity.name)
+    own = known.identity.name if known is not None else identity.name
+    if known is None and holder is not None:
+        if run is None or context.catalog.run_by_name(run) is not None:
+            raise _taken(look, run or identity.name)
+        return replace(identity, name=run)
+    if run not in (None, own):
+        raise UsageError(
+            f"{_where(look)} is run {own!r}, not {run!r}",
+            hint="a run keeps its name; leave --run out",
+        )
+    return replace(identity, name=own)
 
 
 def _taken(look: RunLook, name: str) -> UsageError:
