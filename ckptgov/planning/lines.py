@@ -58,17 +58,6 @@ class Lines(Struct, frozen=True):
             current = self.by_number.get(current.parent) if current.parent else None
         return False
 
-    def bound_of(self, line: int) -> int | None:
-        """The highest step of ``line`` that the active line includes; None without a bound."""
-        bound: int | None = None
-        current: Line | None = self.active
-        while current is not None and current.number != line:
-            base = current.base_step
-            if base is not None:
-                bound = base if bound is None else min(bound, base)
-            current = self.by_number.get(current.parent) if current.parent else None
-        return bound
-
     def line_of_unsealed(self, step: int, newest_mtime_ns: int) -> int:
         """The line of a checkpoint that no record names.
 

@@ -39,7 +39,7 @@ from ckptgov.model.facts import (
 )
 from ckptgov.planning.choose import STEP_OVER_LIMIT
 from ckptgov.work.answer import answer, share_journal
-from ckptgov.work.look import RunLook
+from ckptgov.work.look import RunLook, absolute
 from ckptgov.work.runstore import RunStore
 
 if TYPE_CHECKING:
@@ -187,10 +187,10 @@ def _answer(
         run=asked.run,
         choice=choice,
         chosen=chosen,
-        path=_absolute(root, chosen.name),
+        path=absolute(root, chosen.name),
         resume=ResumeArgs(
-            path=_absolute(root, chosen.resume.path),
-            parent=_absolute(root, chosen.resume.parent),
+            path=absolute(root, chosen.resume.path),
+            parent=absolute(root, chosen.resume.parent),
             step=chosen.resume.step,
             tag=chosen.resume.tag,
         ),
@@ -219,7 +219,7 @@ def listing(asked: Asked, query: Query | None = None) -> RunListing:
     return RunListing(
         run=asked.run or (first.identity.name if first.identity is not None else None),
         run_id=first.identity.run_id if first.identity is not None else None,
-        root=_absolute(first.place.root, first.run_root),
+        root=absolute(first.place.root, first.run_root),
         verdicts=choice.verdicts,
         notes=tuple(dict.fromkeys(notes)),
         staging=tuple(one for look in asked.looks for one in look.survey.staging),
@@ -325,7 +325,3 @@ def _verify_error(
         where = asked.run or asked.looks[0].place.root
         return NeverAny(f"{where}: there is nothing to verify")
     return None
-
-
-def _absolute(root: str, path: str) -> str:
-    return f"{root.rstrip('/')}/{path}" if path else root

@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct
 
 from ckptgov.errors import StorageError
+from ckptgov.layouts.tree import split
 from ckptgov.model.checkpoint import Evidence, Manifest, Receipt, Shard
 from ckptgov.model.facts import Finding, Note, Reason
 from ckptgov.model.files import EntryKind, FileStat, Token
@@ -42,8 +43,8 @@ def base_of(storage: Storage, run_root: str, manifest: Manifest) -> str:
         if storage.stat(name).kind is EntryKind.DIR:
             return name
     except (FileNotFoundError, NotADirectoryError):
-        return _parent(name) if _looks_like_group(manifest) else name
-    return _parent(name)
+        return split(name)[0] if _looks_like_group(manifest) else name
+    return split(name)[0]
 
 
 def _looks_like_group(manifest: Manifest) -> bool:
@@ -61,7 +62,7 @@ def stat_shards(storage: Storage, base: str, shards: Sequence[Shard]) -> dict[st
         return {"": _stat_or_none(storage, base)}
     by_directory: dict[str, list[str]] = {}
     for shard in shards:
-        by_directory.setdefault(_parent(shard.path), []).append(shard.path)
+        by_directory.setdefault(split(shard.path)[0], []).append(shard.path)
     found: dict[str, FileStat | None] = {}
     for directory, paths in by_directory.items():
         where = f"{base}/{directory}" if directory and base else directory or base
@@ -191,7 +192,3 @@ def _changed_words(token: Token, stat: FileStat) -> str:
         if getattr(now, name) != getattr(token, name)
     ]
     return f"changed since it was verified ({', '.join(changed)})"
-
-
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0]

@@ -17,7 +17,6 @@ from ckptgov.work.author import Author
 from ckptgov.work.look import RunLook
 from ckptgov.work.seal import (
     Digested,
-    SealRequest,
     SealSettings,
     digest_sighting,
     part_of,
@@ -123,10 +122,9 @@ def _merge(
     parts = []
     for half in halves:
         look = half.look
-        request = SealRequest.of(half.sighting, look.run_root)
         one = digest_sighting(
             look.place.storage,
-            request,
+            half.sighting,
             run_root=look.run_root,
             clock=author.clock,
             granularity_ns=look.granularity_ns,

@@ -324,7 +324,7 @@ class RunLook:
             place=self.place.uuid or "",
             tier=self.place.tier,
             node=self.place.node,
-            root=_absolute(self.place.root, self.run_root),
+            root=absolute(self.place.root, self.run_root),
             shards=None if is_whole else proof.held,
             evidence=evidence,
             verified_at_ns=proof.verified_at_ns,
@@ -378,7 +378,7 @@ class RunLook:
                     place=self.place.uuid or "",
                     tier=self.place.tier,
                     node=self.place.node,
-                    root=_absolute(self.place.root, self.run_root),
+                    root=absolute(self.place.root, self.run_root),
                     shards=None,
                     evidence=evidence,
                 ),
@@ -422,5 +422,6 @@ def _as_found(manifest: Manifest) -> Found:
     )
 
 
-def _absolute(root: str, run_root: str) -> str:
-    return f"{root.rstrip('/')}/{run_root}" if run_root else root
+def absolute(root: str, path: str) -> str:
+    """A path below an absolute root; the root itself for ``""``."""
+    return f"{root.rstrip('/')}/{path}" if path else root

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from ckptgov.errors import Malformed, StorageError
 from ckptgov.layouts.survey import is_trainers_own
+from ckptgov.layouts.tree import join, split
 from ckptgov.manifest.forms.identities import decode_run, encode_run
 from ckptgov.manifest.forms.manifests import (
     decode_manifest,
@@ -71,7 +72,7 @@ class RunStore:
     def __init__(self, storage: Storage, run_root: str, *, sidecar: str | None = None) -> None:
         self.storage = storage
         self.run_root = run_root
-        self.sidecar = sidecar if sidecar is not None else _join(run_root, SIDECAR)
+        self.sidecar = sidecar if sidecar is not None else join(run_root, SIDECAR)
 
     def identity(self) -> RunIdentity | None:
         """``run.json``, or None when there is none. Raises Malformed when it does not decode."""
@@ -290,7 +291,7 @@ class RunStore:
         self.storage.publish(path, [raw])
 
     def _ensure_directory(self, path: str) -> None:
-        self.storage.make_dirs(_parent(path), like=self.run_root)
+        self.storage.make_dirs(split(path)[0], like=self.run_root)
 
     def _names(self, directory: str) -> list[str]:
         return [
@@ -375,7 +376,7 @@ class _NotShared(StorageError):
 
 
 def _check_is_shared(store: RunStore) -> None:
-    if store.sidecar != _join(store.run_root, SIDECAR):
+    if store.sidecar != join(store.run_root, SIDECAR):
         return
     path = store.run_root or store.storage.root
     if is_trainers_own(store.storage, store.run_root, path.rstrip("/").rpartition("/")[2]):
@@ -388,11 +389,3 @@ def _check_is_shared(store: RunStore) -> None:
 def _check_kind(record: Record, kind: str, path: str) -> None:
     if KIND_OF[type(record)] != kind:
         raise Malformed(f"{path}: holds a {KIND_OF[type(record)]} record")
-
-
-def _join(parent: str, name: str) -> str:
-    return f"{parent}/{name}" if parent else name
-
-
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0]

@@ -26,7 +26,6 @@ from ckptgov.work.runstore import writable_store
 from ckptgov.work.seal import (
     Digested,
     NotStill,
-    SealRequest,
     SealSettings,
     digest_sighting,
     manifest_of,
@@ -277,10 +276,9 @@ def seal(
         NotStill: it changed while it was read.
         StorageError: it could not be read, made durable or published.
     """
-    request = SealRequest.of(sighting, look.run_root)
     digested = digest_sighting(
         look.place.storage,
-        request,
+        sighting,
         run_root=look.run_root,
         clock=author.clock,
         granularity_ns=look.granularity_ns,

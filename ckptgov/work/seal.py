@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Sequence
 from msgspec import Struct
 
 from ckptgov.errors import CkptgovError, StorageError
-from ckptgov.layouts.base import members_root
+from ckptgov.layouts.base import join, members_root, split
 from ckptgov.manifest.build import build_manifest
 from ckptgov.manifest.digest import ChangedWhileRead, FileDigest, digest_many
 from ckptgov.model.checkpoint import (
@@ -23,7 +23,7 @@ from ckptgov.model.checkpoint import (
     Shard,
 )
 from ckptgov.model.clock import Clock
-from ckptgov.model.facts import Finding, Found, Reason, Sighting
+from ckptgov.model.facts import Finding, Reason, Sighting
 from ckptgov.model.files import Token
 from ckptgov.model.journal import LineOpened, NumberedRecord, Sealed
 from ckptgov.planning.lines import NewSave, attempt_of, line_for_save
@@ -123,7 +123,7 @@ def _read_all(
     durable: bool,
     name: str,
 ) -> dict[str, FileDigest]:
-    by_full = {_join(base, path): path for path, _ in members}
+    by_full = {join(base, path): path for path, _ in members}
     digests: dict[str, FileDigest] = {}
     for full, outcome in digest_many(
         list(by_full),
@@ -136,7 +136,7 @@ def _read_all(
         if isinstance(outcome, FileDigest):
             digests[by_full[full]] = outcome
         elif isinstance(outcome, ChangedWhileRead | FileNotFoundError):
-            path = _join(name, by_full[full])
+            path = join(name, by_full[full])
             raise NotStill(path, "changed while it was read") from outcome
         elif isinstance(outcome, CkptgovError):
             raise outcome
@@ -149,39 +149,20 @@ def sync_directories(storage: Storage, run_root: str, base: str, paths: Sequence
     """Make the names durable: every directory of a shard, up to and including the run root."""
     directories: dict[str, None] = {}
     for path in paths:
-        current = _parent(_join(base, path))
+        current = split(join(base, path))[0]
         while True:
             directories[current] = None
             if current in ("", run_root) or not _is_below(current, run_root):
                 break
-            current = _parent(current)
+            current = split(current)[0]
     directories[run_root] = None
     for directory in directories:
         storage.sync_dir(directory)
 
 
-class SealRequest(Struct, frozen=True, kw_only=True):
-    """What is to be sealed, as proven by a layout or declared by a person."""
-
-    found: Found
-    name: str
-    sighting: Sighting
-    base: str
-
-    @staticmethod
-    def of(sighting: Sighting, run_root: str) -> SealRequest:
-        """The request for a sighting of a run root."""
-        return SealRequest(
-            found=sighting.found,
-            name=sighting.name,
-            sighting=sighting,
-            base=_join(run_root, members_root(sighting.found)),
-        )
-
-
 def digest_sighting(
     storage: Storage,
-    request: SealRequest,
+    sighting: Sighting,
     *,
     run_root: str,
     clock: Clock,
@@ -189,18 +170,19 @@ def digest_sighting(
     settings: SealSettings,
 ) -> Digested:
     """Make a proven candidate durable and digest it."""
-    members = [(shard.path, shard.bytes) for shard in request.sighting.shards]
+    base = join(run_root, members_root(sighting.found))
+    members = [(shard.path, shard.bytes) for shard in sighting.shards]
     digested = digest_members(
         storage,
-        request.base,
+        base,
         members,
-        name=request.name,
+        name=sighting.name,
         clock=clock,
         granularity_ns=granularity_ns,
         settings=settings,
         durable=True,
     )
-    sync_directories(storage, run_root, request.base, [path for path, _ in members])
+    sync_directories(storage, run_root, base, [path for path, _ in members])
     return digested
 
 
@@ -323,14 +305,6 @@ def record_sealed(
     )
     store.append(record)
     return record
-
-
-def _join(parent: str, name: str) -> str:
-    return f"{parent}/{name}" if parent and name else parent or name
-
-
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0]
 
 
 def _is_below(path: str, root: str) -> bool:
