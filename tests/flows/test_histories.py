@@ -134,3 +134,16 @@ def test_a_binding_record_that_does_not_decode_is_9(
     answer = latest()
     assert answer.code == 9
     assert record.name in answer.json["error"]["message"]
+
+
+def test_a_broken_record_at_any_place_of_a_run_is_9(cli, tier: Path) -> None:
+    for name in ("one", "two"):
+        write_dcp(tier / name / "run/step_1")
+        cli.done("tier", "add", name, tier / name, "--ingest")
+        cli.done("scan", tier / name, "--run", "run")
+    cli.done("mark-bad", "run", "--from", "5", "--reason", "x")
+    assert cli("latest", "run").code == 0
+    (record,) = (tier / "two/run/.ckptgov/journal").glob("*.mark-bad.json")
+    record.write_bytes(record.read_bytes()[:-9])
+    answer = cli.json("latest", "run")
+    assert (answer.code, answer.json["error"]["kind"]) == (9, "malformed")
