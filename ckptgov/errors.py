@@ -16,13 +16,15 @@
     ├── CouldNotLook                       9  storage did not answer: never read as "none"
     │   ├── StorageError                   9  the tier refused or failed
     │   │   ├── TransientStorageError      9  the same call may succeed later
+    │   │   │   └── SlowDown               9  the store asks for less (503, 429)
     │   │   └── PathEscapes                9  a path leaves its root, or a symlink stands in it
     │   ├── ForeignPlace                   9  identity file missing or of another place
     │   ├── UnknownRun                     9  no such run is registered
     │   └── Malformed                      9  a file of ours does not decode; names file and member
     ├── OverCapacity                      10
     ├── TimedOut                          11
-    └── Ambiguous                         12  several runs where one was asked for
+    ├── Ambiguous                         12  several runs where one was asked for
+    └── Interrupted                      143  told to stop; what has arrived stays for the next try
 
 Where a built-in means exactly the condition it is raised instead: ``FileExistsError`` for a taken
 key, ``FileNotFoundError`` for an absent one. ``hint`` says what the operator can do; it is never
@@ -132,6 +134,12 @@ class TransientStorageError(StorageError):
     kind = "storage-transient"
 
 
+class SlowDown(TransientStorageError):
+    """The store asks for fewer requests or bytes; nothing is wrong with what was sent."""
+
+    kind = "slow-down"
+
+
 class PathEscapes(StorageError):
     """A path leaves its root, or a symlink stands where none may."""
 
@@ -175,3 +183,10 @@ class Ambiguous(CkptgovError):
 
     exit_code = 12
     kind = "ambiguous"
+
+
+class Interrupted(CkptgovError):
+    """A signal asked to stop. Nothing half is visible; the same command goes on from there."""
+
+    exit_code = 143
+    kind = "interrupted"

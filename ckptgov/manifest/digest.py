@@ -181,3 +181,57 @@ class _Hashes:
 
     def digest(self) -> str:
         return f"xxh3_128:{self._whole.hexdigest()}"
+
+
+class WrongBytes(Exception):
+    """What was read is not what the manifest says; the message names the chunk."""
+
+
+class ShardCheck:
+    """Compares bytes with a manifest's entry as they pass, in order from the beginning.
+
+    Of a whole shard, each chunk as soon as its last byte came, so that a wrong one is known
+    before much more is moved; or of one ``chunk`` alone, counted from 0, by its own digest.
+    """
+
+    __slots__ = ("_chunks", "_compared", "_done", "_hashes", "_length", "_wanted", "_what")
+
+    def __init__(self, shard: Shard, *, chunk: int | None = None) -> None:
+        self._chunks = shard.chunks if chunk is None else ()
+        self._wanted = shard.digest if chunk is None else shard.chunks[chunk]
+        self._what = "it" if chunk is None else f"chunk {chunk + 1} of {len(shard.chunks)}"
+        self._hashes = _Hashes(has_chunks=bool(self._chunks))
+        self._length = shard.bytes
+        self._done = self._compared = 0
+
+    def update(self, piece: memoryview) -> None:
+        """The next bytes.
+
+        Raises:
+            WrongBytes: a chunk that ended in them differs.
+        """
+        taken = 0
+        while taken < len(piece):
+            room = CHUNK_BYTES - self._done % CHUNK_BYTES if self._chunks else len(piece)
+            part = piece[taken : taken + room]
+            taken += len(part)
+            self._done += len(part)
+            is_end = self._done % CHUNK_BYTES == 0 or self._done == self._length
+            self._hashes.update(part, ends_chunk=is_end)
+            self._compare_chunks()
+
+    def finish(self) -> None:
+        """Compare all that passed.
+
+        Raises:
+            WrongBytes: it differs.
+        """
+        if self._hashes.digest() != self._wanted:
+            raise WrongBytes(f"{self._what} differs from the manifest")
+
+    def _compare_chunks(self) -> None:
+        while self._compared < len(self._hashes.chunks):
+            index = self._compared
+            if self._hashes.chunks[index] != self._chunks[index]:
+                raise WrongBytes(f"chunk {index + 1} of {len(self._chunks)} differs")
+            self._compared += 1

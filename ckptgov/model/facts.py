@@ -163,7 +163,9 @@ class CopyFacts(Struct, frozen=True, kw_only=True):
     tier: str
     node: str | None
     root: str  # absolute path or URL of the run root at this place
+    name: str = ""  # the checkpoint's path below it here; "" where it was not told
     shards: tuple[str, ...] | None  # None: all of them
+    sound: tuple[str, ...] = ()  # shards whose compared bytes still stand here
     evidence: Evidence
     verified_at_ns: int | None = None
     findings: tuple[Finding, ...] = ()
@@ -191,6 +193,8 @@ class CheckpointFacts(Struct, frozen=True, kw_only=True):
     resume: ResumeArgs
     newest_mtime_ns: int = 0
     variant: str = ""
+    shard_count: int = 0
+    is_gathered: bool = False  # no place has it whole, but every shard lies sound at one of them
 
 
 class Query(Struct, frozen=True, kw_only=True):
@@ -199,6 +203,7 @@ class Query(Struct, frozen=True, kw_only=True):
     purpose: Purpose = Purpose.RESUME
     world_size: int | None = None
     min_evidence: Evidence = Evidence.STRUCTURE
+    may_gather: bool = False  # the asker copies the shards together from several places
     step: int | None = None
     without: frozenset[str] = frozenset()  # content ids already reported unloadable
     only_name: str | None = None  # a directory that is itself one checkpoint

@@ -29,17 +29,26 @@ class Entry(Struct, frozen=True):
 class Token(Struct, frozen=True):
     """The cheap proof that a file did not change.
 
-    It holds while size, mtime and inode are equal. A change of ctime alone (link, chmod, rename,
-    touch back) asks for a new verification but does not re-open the shard.
+    On a file system it holds while size, mtime and inode are equal. A change of ctime alone
+    (link, chmod, rename, touch back) asks for a new verification but does not re-open the shard.
+    On an object store it holds while size and ``etag`` are equal, and ``version_id`` where both
+    know one (a listing tells none); the other members are 0 there. An etag is never a digest: it
+    only names one state of one key.
     """
 
     bytes: int
     mtime_ns: int
     ctime_ns: int
     inode: int
+    etag: str | None = None
+    version_id: str | None = None
 
     def same_content(self, other: Token) -> bool:
         """Whether ``other`` may stand for the same bytes (ctime aside)."""
+        if self.etag is not None or other.etag is not None:
+            return (self.bytes, self.etag) == (other.bytes, other.etag) and (
+                self.version_id == other.version_id or None in (self.version_id, other.version_id)
+            )
         return (self.bytes, self.mtime_ns, self.inode) == (
             other.bytes,
             other.mtime_ns,
@@ -47,8 +56,22 @@ class Token(Struct, frozen=True):
         )
 
 
+class Attributes(Struct, frozen=True, kw_only=True):
+    """What travels with a shard from place to place. Only the nine permission bits of a mode do."""
+
+    mode: int
+    uid: int
+    gid: int
+    mtime_ns: int
+
+
 class FileStat(Struct, frozen=True, kw_only=True):
-    """lstat or fstat of one file; ``btime_ns`` is None where the file system tells no birth."""
+    """lstat or fstat of one file; ``btime_ns`` is None where the file system tells no birth.
+
+    On an object store ``mtime_ns`` is when the object was stored, ``inode`` and ``ctime_ns`` are
+    0, and ``etag`` (without quotes) is set; ``version_id`` where it is versioned and was asked
+    for by name.
+    """
 
     kind: EntryKind
     bytes: int
@@ -61,10 +84,14 @@ class FileStat(Struct, frozen=True, kw_only=True):
     gid: int
     links: int = 1
     btime_ns: int | None = None
+    etag: str | None = None
+    version_id: str | None = None
 
     @property
     def token(self) -> Token:
         """The part that proves whether the bytes may have changed."""
+        if self.etag is not None:
+            return Token(self.bytes, 0, 0, 0, self.etag, self.version_id)
         return Token(self.bytes, self.mtime_ns, self.ctime_ns, self.inode)
 
 

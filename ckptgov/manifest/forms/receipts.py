@@ -9,8 +9,9 @@
 
 Members of the first line, in this order: ``format``, ``version``, ``content_id``, ``place``,
 ``evidence`` (``digest`` or ``structure``), ``verified_at_ns``, ``shards``. Of a shard: ``path`` or
-``path_pct``, ``bytes``, ``mtime_ns``, ``ctime_ns``, ``inode``. See ``rows`` for the array. At most
-256 MiB. Tokens of object tiers (``etag``) have no value in the model yet and are refused.
+``path_pct``, ``bytes``, ``mtime_ns``, ``ctime_ns``, ``inode``; on object tiers ``path`` or
+``path_pct``, ``bytes``, ``etag`` (without quotes), ``version_id`` (where there is one). See
+``rows`` for the array. At most 256 MiB.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def decode_receipt(raw: bytes, *, where: str) -> Receipt:
         raw,
         lambda: _write(receipt, where),
         lines=lines,
-        table=rows.TOKEN_FIELDS,
+        table=rows.token_table(lines),
         where=where,
     )
     return receipt

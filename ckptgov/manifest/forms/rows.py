@@ -42,6 +42,13 @@ TOKEN_FIELDS: Table = (
     Member("ctime_ns", fields.count),
     Member("inode", fields.inode),
 )
+OBJECT_FIELDS: Table = (
+    PathMember("path", may_be_empty=True),
+    Member("bytes", fields.count),
+    Member("etag", fields.label),
+    Member("version_id", fields.label, is_optional=True),
+)
+"""A token on an object tier. One receipt is of one place, so its rows are all of one kind."""
 _STRING = r'([^"\\\n]*+(?:\\.[^"\\\n]*+)*+)'  # possessive: no memory for ways back
 _COUNT = "(0|[1-9][0-9]{0,19})"
 # Compiled when first used: a process that reads no shards has no time for it.
@@ -52,6 +59,10 @@ _SHARD = (
 _TOKEN = (
     rf'^\{{"(path|path_pct)":"{_STRING}","bytes":{_COUNT},"mtime_ns":{_COUNT},"ctime_ns":{_COUNT},'
     rf'"inode":{_COUNT}\}}(?=,?$)'
+)
+_OBJECT = (
+    rf'^\{{"(path|path_pct)":"{_STRING}","bytes":{_COUNT},"etag":"{_STRING}"'
+    rf'(?:,"version_id":"{_STRING}")?\}}(?=,?$)'
 )
 
 
@@ -79,7 +90,10 @@ def tokens_text(tokens: Sequence[tuple[str, Token]], where: str) -> str:
     """The array of a receipt, likewise."""
     paths = [path for path, _ in tokens]
     _check_paths(paths, where)
-    if not names.are_ordinary(paths):
+    kinds = {token.etag is None for _, token in tokens}
+    if len(kinds) > 1:
+        refuse(f'{where}: member "shards"', "tokens of a file system and of an object store")
+    if not names.are_ordinary(paths) or kinds == {False}:
         return _array([_token_line(*row, where, n) for n, row in enumerate(tokens, 1)])
     return _array(
         [
@@ -137,6 +151,8 @@ def read_shards(text: str, where: str) -> tuple[Shard, ...]:
 
 def read_tokens(text: str, where: str) -> tuple[tuple[str, Token], ...]:
     """Paths with their tokens, likewise."""
+    if is_of_objects(text):
+        return _read_objects(text, where)
     return tuple(
         [
             (
@@ -146,6 +162,36 @@ def read_tokens(text: str, where: str) -> tuple[tuple[str, Token], ...]:
             for n, (key, path, size, mtime, ctime, inode) in enumerate(
                 _found(text, _TOKEN, where), 1
             )
+        ]
+    )
+
+
+def is_of_objects(text: str) -> bool:
+    """Whether the lines of a receipt are of an object tier, as the first of them tells."""
+    first = text.partition("\n")[0]
+    return re.match(_TOKEN, first) is None and '","bytes":' in first and ',"etag":"' in first
+
+
+def token_table(text: str) -> Table:
+    """The fields of a receipt's rows."""
+    return OBJECT_FIELDS if is_of_objects(text) else TOKEN_FIELDS
+
+
+def _read_objects(text: str, where: str) -> tuple[tuple[str, Token], ...]:
+    return tuple(
+        [
+            (
+                _path_of(key, path, where, n),
+                Token(
+                    int(size),
+                    0,
+                    0,
+                    0,
+                    _text_of(etag, where, n),
+                    _text_of(version, where, n) if version else None,
+                ),
+            )
+            for n, (key, path, size, etag, version) in enumerate(_found(text, _OBJECT, where), 1)
         ]
     )
 
@@ -203,7 +249,8 @@ def _shard_line(shard: Shard, where: str, n: int) -> str:
 def _token_line(path: str, token: Token, where: str, n: int) -> str:
     at = f"{where}: shard {n}"
     members = fields.write(TOKEN_FIELDS[:1], _Path(path), at)
-    return quote(members | fields.write(TOKEN_FIELDS[1:], token, at))
+    table = TOKEN_FIELDS if token.etag is None else OBJECT_FIELDS
+    return quote(members | fields.write(table[1:], token, at))
 
 
 class _Path:
@@ -226,10 +273,16 @@ def _path_of(key: str, text: str, where: str, n: int) -> str:
     at = f"{where}: shard {n}"
     if key == "path_pct":
         return names.percent_decode(text, f'{at}: member "path_pct"')
+    return _text_of(text, where, n, member="path")
+
+
+def _text_of(text: str, where: str, n: int, *, member: str = "etag") -> str:
+    if "\\" not in text:
+        return text
     try:
         return str(json.loads(f'"{text}"'))
     except ValueError as error:
-        refuse(f'{at}: member "path"', f"not a JSON string: {error}")
+        refuse(f'{where}: shard {n}: member "{member}"', f"not a JSON string: {error}")
 
 
 def _explain(text: str, table: Table, where: str) -> None:
