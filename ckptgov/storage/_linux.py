@@ -30,6 +30,8 @@ _STATX_BTIME = 0x800
 _STATX_MASK = 0x7FF | _STATX_BTIME  # STATX_BASIC_STATS
 _RENAME_NOREPLACE = 1
 _SYNC_FILE_RANGE_WRITE = 2
+_SYNC_FILE_RANGE_WAIT = 1 | 2 | 4  # WAIT_BEFORE, WRITE, WAIT_AFTER
+_FALLOC_FL_KEEP_SIZE = 1
 _UNSUPPORTED = (errno.ENOSYS, errno.EPERM)  # EPERM: seccomp filters older than the call
 
 # mask blksize attributes nlink uid gid mode ino size blocks attributes_mask,
@@ -130,10 +132,27 @@ def _file_stat(raw: bytes) -> FileStat:
 
 def rename_new(dir_fd: int, source: bytes, target: bytes) -> None:
     """Rename within a directory; EEXIST when ``target`` is taken, ENOSYS or EINVAL if unable."""
+    move_new(dir_fd, source, dir_fd, target)
+
+
+def move_new(source_fd: int, source: bytes, target_fd: int, target: bytes) -> None:
+    """The same from one directory to another of the same mount."""
     call = getattr(_libc, "renameat2", None)
     if call is None:
         raise os_error(errno.ENOSYS)
-    _checked(call, dir_fd, source, dir_fd, target, _RENAME_NOREPLACE)
+    _checked(call, source_fd, source, target_fd, target, _RENAME_NOREPLACE)
+
+
+def allocate(fd: int, length: int) -> None:
+    """Reserve blocks for the first bytes of a file and leave its size; nothing is written.
+
+    Unlike posix_fallocate(3), which writes zeros where the file system cannot reserve, and over
+    what an earlier writer left. ENOSYS or EOPNOTSUPP if unable.
+    """
+    call = getattr(_libc, "fallocate64", None) or getattr(_libc, "fallocate", None)
+    if call is None:
+        raise os_error(errno.ENOSYS)
+    _checked(call, fd, _FALLOC_FL_KEEP_SIZE, ctypes.c_int64(0), ctypes.c_int64(length))
 
 
 def start_writeback(fd: int, offset: int, length: int) -> None:
@@ -141,3 +160,19 @@ def start_writeback(fd: int, offset: int, length: int) -> None:
     call = getattr(_libc, "sync_file_range", None)
     if call is not None:
         call(fd, ctypes.c_int64(offset), ctypes.c_int64(length), _SYNC_FILE_RANGE_WRITE)
+
+
+def await_writeback(fd: int, offset: int, length: int) -> None:
+    """Write these bytes out and wait for the device. Says nothing of metadata or its cache.
+
+    An error told here is told once: a later ``fsync`` may know nothing of it (the kernel's
+    file_fdatawait_range moves the descriptor past the error).
+    """
+    call = getattr(_libc, "sync_file_range", None)
+    if call is None:
+        return
+    try:
+        _checked(call, fd, ctypes.c_int64(offset), ctypes.c_int64(length), _SYNC_FILE_RANGE_WAIT)
+    except OSError as error:
+        if error.errno not in (errno.ENOSYS, errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP):
+            raise

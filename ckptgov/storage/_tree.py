@@ -32,6 +32,7 @@ class Node:
     btime_ns: int | None
     uid: int = 0
     gid: int = 0
+    links: int = 1
     content: bytes = b""
     text: str = ""
     children: dict[str, Node] = field(default_factory=dict)
@@ -60,6 +61,7 @@ class Node:
             mode=self.mode,
             uid=self.uid,
             gid=self.gid,
+            links=self.links,
             btime_ns=self.btime_ns,
         )
 

@@ -31,7 +31,7 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 _WRITEBACK_BYTES = 32 * 2**20
 
 
-class _Temp(Struct, frozen=True, kw_only=True):
+class Temp(Struct, frozen=True, kw_only=True):
     """A written, synced and closed file that has only its temporary name yet."""
 
     name: str
@@ -49,17 +49,22 @@ def publish_at(dir_fd: int, name: str, chunks: Iterable[bytes], where: str) -> F
         if lstat(dir_fd, name) is not None:
             raise os_error(errno.EEXIST)
     temp = _write_temp(dir_fd, chunks, where, like=None)
+    return name_temp(dir_fd, temp, name, where)
+
+
+def name_temp(dir_fd: int, temp: Temp, name: str, where: str) -> FileStat:
+    """Give a temporary file its free name, durably; the temporary name goes in any case."""
     with translated(where):
         try:
             _link_new(dir_fd, temp, name, where)
         finally:
-            _unlink_quietly(dir_fd, temp.name)
+            unlink_quietly(dir_fd, temp.name)
         try:
             sync_directory(dir_fd)
         except BaseException:
             # Nobody was told yet: back to "nothing there", as after a power cut here.
             if temp.is_at(dir_fd, name):
-                _unlink_quietly(dir_fd, name)
+                unlink_quietly(dir_fd, name)
             raise
     return _arrived(dir_fd, temp, name, where)
 
@@ -73,7 +78,7 @@ def replace_at(dir_fd: int, name: str, chunks: Iterable[bytes], where: str) -> F
         try:
             os.rename(temp.name, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
         except BaseException:
-            _unlink_quietly(dir_fd, temp.name)
+            unlink_quietly(dir_fd, temp.name)
             raise
         sync_directory(dir_fd)
     return _arrived(dir_fd, temp, name, where)
@@ -98,13 +103,14 @@ def take_after(fd: int, like: os.stat_result, mode_bits: int) -> None:
     if mine.st_uid != os.geteuid():
         return
     if mine.st_gid != like.st_gid:
-        _give(fd, -1, like.st_gid)
+        give(fd, -1, like.st_gid)
     os.fchmod(fd, like.st_mode & mode_bits)
     if mine.st_uid != like.st_uid:
-        _give(fd, like.st_uid, -1)
+        give(fd, like.st_uid, -1)
 
 
-def _give(fd: int, uid: int, gid: int) -> None:
+def give(fd: int, uid: int, gid: int) -> None:
+    """Change owner or group (-1: neither) where this process may."""
     try:
         os.fchown(fd, uid, gid)
     except OSError as error:
@@ -114,7 +120,7 @@ def _give(fd: int, uid: int, gid: int) -> None:
 
 def _write_temp(
     dir_fd: int, chunks: Iterable[bytes], where: str, *, like: os.stat_result | None
-) -> _Temp:
+) -> Temp:
     name = f"{TEMP_PREFIX}{os.getpid()}-{os.urandom(8).hex()}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with translated(where):
@@ -127,9 +133,9 @@ def _write_temp(
     except BaseException:
         # After a failed write, fsync or close the kernel may have dropped the bytes and say so
         # only once: the file is abandoned, never synced again.
-        _unlink_quietly(dir_fd, name)
+        unlink_quietly(dir_fd, name)
         raise
-    return _Temp(name=name, device=written.st_dev, inode=written.st_ino)
+    return Temp(name=name, device=written.st_dev, inode=written.st_ino)
 
 
 def _fill(
@@ -172,7 +178,7 @@ def _start_writeback(fd: int, offset: int, length: int) -> None:
     _linux.start_writeback(fd, offset, length)
 
 
-def _link_new(dir_fd: int, temp: _Temp, name: str, where: str) -> None:
+def _link_new(dir_fd: int, temp: Temp, name: str, where: str) -> None:
     # link, not rename: it refuses to replace an existing name.
     try:
         os.link(temp.name, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
@@ -200,13 +206,13 @@ def _rename_new(dir_fd: int, source: str, target: str, where: str) -> None:
         ) from error
 
 
-def _unlink_quietly(dir_fd: int, name: str) -> None:
+def unlink_quietly(dir_fd: int, name: str) -> None:
     """Best effort: the error that brought us here is the one to tell."""
     with suppress(OSError):
         os.unlink(name, dir_fd=dir_fd)
 
 
-def _arrived(dir_fd: int, temp: _Temp, name: str, where: str) -> FileStat:
+def _arrived(dir_fd: int, temp: Temp, name: str, where: str) -> FileStat:
     with translated(where):
         found = lstat(dir_fd, name)
     if found is None or (found.device, found.inode) != (temp.device, temp.inode):

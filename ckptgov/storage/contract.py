@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from ckptgov.model.files import FileStat, Reader
+from msgspec import Struct
+
+from ckptgov.model.files import Attributes, FileStat, Reader
 
 if TYPE_CHECKING:
     from ckptgov.storage.mounts import FileSystem
@@ -13,6 +16,94 @@ if TYPE_CHECKING:
 TEMP_PREFIX = ".ckptgov-tmp-"
 """Names of files being written begin like this. A process that was killed leaves them behind;
 they are listed like any other name, and no published file is ever called so."""
+
+
+class ArrivalProof(StrEnum):
+    """What a finished delivery knows of the bytes that arrived."""
+
+    NONE = "none"  # the write calls succeeded, nothing more
+    CHECKSUM = "checksum"  # the store compared a checksum of ours with what it received
+
+
+class Traits(Struct, frozen=True, kw_only=True):
+    """What a kind of storage can do at all; what one tier really does, ``tier check`` finds out.
+
+    ``has_directories``: names live in directories that can be renamed as a whole. Otherwise
+    (object stores) a directory is the common beginning of keys and comes and goes with them.
+    ``piece_bytes``: the least number of bytes worth handing to a delivery at a time.
+    ``parallel_pieces``: how many threads may hand over pieces of one delivery at once.
+    """
+
+    has_directories: bool = True
+    has_links: bool = True
+    piece_bytes: int = 2**20
+    parallel_pieces: int = 1
+
+
+class PendingDelivery(Struct, frozen=True, kw_only=True):
+    """A delivery that was begun and neither finished nor discarded, as storage tells it.
+
+    ``handle`` is the backend's own (an upload id, a temporary name). ``is_held`` says that a
+    living process surely works on it; False that none does or that storage cannot tell.
+    """
+
+    path: str
+    handle: str
+    bytes: int
+    started_at_ns: int
+    is_held: bool = False
+
+
+class Delivery(Protocol):
+    """One file on its way in: handed over in pieces, published whole or not at all.
+
+    A piece begins at a multiple of ``Traits.piece_bytes`` and has that size; only the last one
+    is shorter. ``write`` hands over a piece. ``stands`` tells that an earlier, interrupted
+    delivery of the same file may have left a piece; ``matches`` compares it (by content, or by a
+    checksum the store computed of it) with the bytes it should have, and only then it need not be
+    written again. Nothing is visible under the path before ``finish``.
+
+    Each of them may raise StorageError. After an error of ``write`` or ``finish`` the delivery is
+    good for ``abandon`` and ``discard`` only.
+    """
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that this delivery put on the wire or the device, repeated ones included."""
+        ...
+
+    @property
+    def resumed_bytes(self) -> int:
+        """Bytes of an earlier delivery that matched and were not sent again."""
+        ...
+
+    def stands(self, offset: int, length: int) -> bool:
+        """Whether the piece may be there from an earlier delivery."""
+        ...
+
+    def matches(self, offset: int, piece: memoryview) -> bool:
+        """Whether exactly these bytes stand there. Reads or computes; writes nothing."""
+        ...
+
+    def write(self, offset: int, piece: memoryview) -> None:
+        """Hand over a piece; the buffer may be reused afterwards."""
+        ...
+
+    def finish(self) -> tuple[FileStat, ArrivalProof]:
+        """Make everything durable and publish it under the path.
+
+        Raises:
+            FileExistsError: the path is taken and was not touched; the delivery was discarded.
+        """
+        ...
+
+    def abandon(self) -> None:
+        """Stop; what was handed over is left for a later delivery where the backend can resume."""
+        ...
+
+    def discard(self) -> None:
+        """Stop, and remove every trace as far as possible. After ``finish`` nothing happens."""
+        ...
 
 
 class Storage(Reader, Protocol):
@@ -87,6 +178,62 @@ class Storage(Reader, Protocol):
 
     def remove_dir(self, path: str) -> None:
         """Remove an empty directory, durably; one that holds anything raises StorageError."""
+        ...
+
+    @property
+    def traits(self) -> Traits:
+        """What this kind of storage can do."""
+        ...
+
+    def attributes(self, path: str) -> Attributes:
+        """What should travel with a regular file: from its inode, or its user metadata."""
+        ...
+
+    def receive(
+        self,
+        path: str,
+        size_bytes: int,
+        *,
+        attributes: Attributes | None = None,
+        digest: str | None = None,
+    ) -> Delivery:
+        """Begin, or take up again, the delivery of a file of exactly ``size_bytes`` bytes.
+
+        Missing parents are created as by ``publish``. An interrupted delivery of the same path
+        and size is taken up again only where no living process can still write to it, or where
+        sharing it is harmless. Attributes are applied before the file is published, owner and
+        group only where this process may give files away. ``digest`` is kept beside the file
+        where the backend has room for it; it is not interpreted.
+
+        Raises:
+            FileExistsError: the path is taken.
+        """
+        ...
+
+    def pending(self, directory: str) -> Sequence[PendingDelivery]:
+        """Deliveries begun and not finished at or below a directory, held or not."""
+        ...
+
+    def forget(self, pending: PendingDelivery) -> None:
+        """Remove one; gone already is no error. The caller made sure that nobody works on it."""
+        ...
+
+    def rename_dir(self, source: str, target: str) -> None:
+        """Move a directory to a free name, atomically and durably; parents are created.
+
+        Raises:
+            FileExistsError: ``target`` is taken (an empty directory counts), and stays untouched.
+            StorageError: this kind of storage has no directories.
+        """
+        ...
+
+    def link(self, source: str, target: str) -> None:
+        """Give a regular file a second, free name, durably; parents are created.
+
+        Raises:
+            FileExistsError: ``target`` is taken.
+            StorageError: this tier has no hard links.
+        """
         ...
 
     def sync_dir(self, path: str) -> None:

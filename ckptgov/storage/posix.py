@@ -8,17 +8,23 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from ckptgov.errors import StorageError
-from ckptgov.model.files import Entry, EntryKind, FileStat
+from ckptgov.model.files import Attributes, Entry, EntryKind, FileStat
+from ckptgov.storage._entries import enter, entry_kind, link_file, move_directory, require_kind
 from ckptgov.storage._oserrors import os_error, translate, translated
 from ckptgov.storage._paths import kind_of, printable, raw, require_name, split, split_file
 from ckptgov.storage._posix_file import PosixFile
-from ckptgov.storage._resolve import DIR_PATH, DIR_READ, Parts, Resolution, Resolver, step
+from ckptgov.storage._resolve import DIR_PATH, DIR_READ, Parts, Resolution, Resolver
 from ckptgov.storage._stat import lstat
-from ckptgov.storage._write import publish_at, replace_at, sync_directory, take_after
+from ckptgov.storage._write import publish_at, replace_at, sync_directory
+from ckptgov.storage.contract import TEMP_PREFIX, PendingDelivery, Traits
 from ckptgov.storage.mounts import FileSystem, filesystem_of_fd
+
+if TYPE_CHECKING:
+    from ckptgov.storage._delivery import PosixDelivery
+    from ckptgov.storage._temporary import Leftovers
 
 
 class PosixStorage:
@@ -39,6 +45,7 @@ class PosixStorage:
         self._fd = -1
         self._root = os.path.abspath(root)
         self._resolver = Resolver(resolution)
+        self._leftovers: Leftovers | None = None
         with translated(self._root):
             self._fd = os.open(self._root, DIR_READ)
 
@@ -73,7 +80,7 @@ class PosixStorage:
             translated(where),
             os.scandir(fd) as found,
         ):
-            entries = [Entry(entry.name, _entry_kind(entry)) for entry in found]
+            entries = [Entry(entry.name, entry_kind(entry)) for entry in found]
         entries.sort(key=lambda entry: raw(entry.name))
         return entries
 
@@ -125,7 +132,7 @@ class PosixStorage:
 
     def replace(self, path: str, chunks: Iterable[bytes]) -> FileStat:
         with self._parent(split_file(path), DIR_READ) as (fd, name, where):
-            _require_kind(fd, name, where, EntryKind.FILE)
+            require_kind(fd, name, where, EntryKind.FILE)
             return replace_at(fd, name, chunks, where)
 
     def make_dirs(self, path: str, *, like: str | None = None) -> None:
@@ -138,7 +145,7 @@ class PosixStorage:
 
     def remove(self, path: str) -> None:
         with self._parent(split_file(path), DIR_READ) as (fd, name, where):
-            _require_kind(fd, name, where, EntryKind.FILE, EntryKind.SYMLINK)
+            require_kind(fd, name, where, EntryKind.FILE, EntryKind.SYMLINK)
             with translated(where):
                 os.unlink(name, dir_fd=fd)
                 sync_directory(fd)
@@ -148,10 +155,83 @@ class PosixStorage:
         if not parts:
             raise StorageError(f"{printable(self._root)}: the root is never removed")
         with self._parent(parts, DIR_READ) as (fd, name, where):
-            _require_kind(fd, name, where, EntryKind.DIR)
+            require_kind(fd, name, where, EntryKind.DIR)
             with translated(where):
                 os.rmdir(name, dir_fd=fd)
                 sync_directory(fd)
+
+    @property
+    def traits(self) -> Traits:
+        return Traits()
+
+    def attributes(self, path: str) -> Attributes:
+        with self._parent(split_file(path)) as (fd, name, where), translated(where):
+            require_kind(fd, name, where, EntryKind.FILE)
+            found = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        return Attributes(
+            mode=found.st_mode & 0o777,
+            uid=found.st_uid,
+            gid=found.st_gid,
+            mtime_ns=found.st_mtime_ns,
+        )
+
+    def receive(
+        self,
+        path: str,
+        size_bytes: int,
+        *,
+        attributes: Attributes | None = None,
+        digest: str | None = None,
+    ) -> PosixDelivery:
+        from ckptgov.storage import _delivery, _temporary  # late: hashlib costs start-up time
+
+        parts = split_file(path)
+        self._leftovers = self._leftovers or _temporary.Leftovers()
+        self._make(parts[:-1], like=None)
+        with self._parent(parts, DIR_READ) as (fd, name, where):
+            return _delivery.receive_at(
+                fd, name, size_bytes, where, attributes=attributes, leftovers=self._leftovers
+            )
+
+    def pending(self, directory: str) -> Sequence[PendingDelivery]:
+        from ckptgov.storage import _pending
+
+        return _pending.beneath(self._directory, split(directory))
+
+    def forget(self, pending: PendingDelivery) -> None:
+        from ckptgov.storage import _pending
+
+        parts = split_file(pending.handle)
+        if not parts[-1].startswith(TEMP_PREFIX):
+            raise StorageError(f"{printable(self._where(parts))}: no temporary name; left alone")
+        with (
+            suppress(FileNotFoundError),
+            self._parent(parts, DIR_READ) as (fd, name, where),
+            translated(where),
+        ):
+            _pending.remove(fd, name, where)
+
+    def rename_dir(self, source: str, target: str) -> None:
+        old, new = split(source), split(target)
+        if not old:
+            raise StorageError(f"{printable(self._root)}: the root is never moved")
+        with self._parent(old, DIR_READ) as (old_fd, old_name, where):
+            require_kind(old_fd, old_name, where, EntryKind.DIR)
+            if new[: len(old)] == old and new != old:
+                raise StorageError(f"{printable(where)}: no directory is moved into itself")
+            if not new:
+                raise os_error(errno.EEXIST)
+            self._make(new[:-1], like=None)
+            with self._parent(new, DIR_READ) as (new_fd, new_name, there), translated(there):
+                move_directory(old_fd, old_name, new_fd, new_name, there)
+
+    def link(self, source: str, target: str) -> None:
+        old, new = split_file(source), split_file(target)
+        with self._parent(old) as (old_fd, old_name, where):
+            require_kind(old_fd, old_name, where, EntryKind.FILE)
+            self._make(new[:-1], like=None)
+            with self._parent(new, DIR_READ) as (new_fd, new_name, there), translated(there):
+                link_file(old_fd, old_name, new_fd, new_name, there)
 
     def sync_dir(self, path: str) -> None:
         with self._directory(split(path), DIR_READ) as (fd, where), translated(where):
@@ -211,68 +291,8 @@ class PosixStorage:
             fd = self._resolver.open(self._fd, (), DIR_PATH)
             try:
                 for name in parts:
-                    child = _enter(fd, name, like)
+                    child = enter(fd, name, like)
                     os.close(fd)
                     fd = child
             finally:
                 os.close(fd)
-
-
-def _enter(dir_fd: int, name: str, like: os.stat_result | None) -> int:
-    """Open a directory in a directory, made durably if it is missing."""
-    with suppress(FileNotFoundError):
-        return step(dir_fd, name, DIR_PATH)
-    try:
-        os.mkdir(name, 0o777 if like is None else like.st_mode & 0o777, dir_fd=dir_fd)
-    except FileExistsError:  # another process was quicker
-        return step(dir_fd, name, DIR_PATH)
-    try:
-        return _settle(dir_fd, name, like)
-    except BaseException:
-        # Left behind it would look made and durable to the next caller.
-        with suppress(OSError):
-            os.rmdir(name, dir_fd=dir_fd)
-        raise
-
-
-def _settle(dir_fd: int, name: str, like: os.stat_result | None) -> int:
-    child = step(dir_fd, name, DIR_READ)
-    try:
-        if like is not None:
-            take_after(child, like, 0o7777)
-        sync_directory(child)
-        parent = os.open(".", DIR_READ, dir_fd=dir_fd)
-        try:
-            sync_directory(parent)
-        finally:
-            os.close(parent)
-    except BaseException:
-        os.close(child)
-        raise
-    return child
-
-
-def _entry_kind(entry: os.DirEntry[str]) -> EntryKind:
-    # From d_type; where the file system leaves it unknown each of these does one lstat.
-    if entry.is_file(follow_symlinks=False):
-        return EntryKind.FILE
-    if entry.is_dir(follow_symlinks=False):
-        return EntryKind.DIR
-    return EntryKind.SYMLINK if entry.is_symlink() else EntryKind.OTHER
-
-
-def _require_kind(dir_fd: int, name: str, where: str, *kinds: EntryKind) -> None:
-    with translated(where):
-        found = lstat(dir_fd, name)
-        if found is None:
-            raise os_error(errno.ENOENT)
-        if found.kind in kinds:
-            return
-        match found.kind:
-            case EntryKind.SYMLINK:
-                raise os_error(errno.ELOOP)
-            case EntryKind.DIR:
-                raise os_error(errno.EISDIR)
-            case EntryKind.FILE:
-                raise os_error(errno.ENOTDIR)
-    raise StorageError(f"{printable(where)}: neither a file nor a directory; left alone")

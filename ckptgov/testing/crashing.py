@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from ckptgov.model.files import Entry, FileStat, OpenFile
-from ckptgov.storage.contract import Storage
+from ckptgov.model.files import Attributes, Entry, FileStat, OpenFile
+from ckptgov.storage.contract import ArrivalProof, Delivery, PendingDelivery, Storage, Traits
 from ckptgov.storage.mounts import FileSystem
 
 
@@ -19,13 +19,15 @@ class CrashingStorage:
 
     From then on every call raises :class:`Crash` too, as a dead process does nothing any more:
     look at ``inner`` for what it left. ``calls`` names the mutating calls that were done, so a
-    run with ``crash_at=None`` tells how many points there are.
+    run with ``crash_at=None`` tells how many points there are; each piece of a delivery is one.
+    What was being delivered is left as by a dead process: held by nobody.
     """
 
     def __init__(self, inner: Storage, crash_at: int | None = None) -> None:
         self._inner = inner
         self._crash_at = crash_at
         self._is_dead = False
+        self._deliveries: builtins.list[Delivery] = []
         self.calls: builtins.list[tuple[str, str]] = []
 
     @property
@@ -74,6 +76,43 @@ class CrashingStorage:
         self._mutate("remove_dir", path)
         self._inner.remove_dir(path)
 
+    @property
+    def traits(self) -> Traits:
+        return self._inner.traits
+
+    def attributes(self, path: str) -> Attributes:
+        self._alive()
+        return self._inner.attributes(path)
+
+    def receive(
+        self,
+        path: str,
+        size_bytes: int,
+        *,
+        attributes: Attributes | None = None,
+        digest: str | None = None,
+    ) -> Delivery:
+        self._mutate("receive", path)
+        delivery = self._inner.receive(path, size_bytes, attributes=attributes, digest=digest)
+        self._deliveries.append(delivery)
+        return CrashingDelivery(delivery, path, alive=self._alive, mutate=self._mutate)
+
+    def pending(self, directory: str) -> Sequence[PendingDelivery]:
+        self._alive()
+        return self._inner.pending(directory)
+
+    def forget(self, pending: PendingDelivery) -> None:
+        self._mutate("forget", pending.path)
+        self._inner.forget(pending)
+
+    def rename_dir(self, source: str, target: str) -> None:
+        self._mutate("rename_dir", source)
+        self._inner.rename_dir(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        self._mutate("link", target)
+        self._inner.link(source, target)
+
     def sync_dir(self, path: str) -> None:
         self._alive()
         self._inner.sync_dir(path)
@@ -89,9 +128,60 @@ class CrashingStorage:
         self._alive()
         if len(self.calls) == self._crash_at:
             self._is_dead = True
+            for delivery in self._deliveries:
+                delivery.abandon()
             raise Crash(f"at {call} {path}")
         self.calls.append((call, path))
 
     def _alive(self) -> None:
         if self._is_dead:
             raise Crash("long since")
+
+
+class CrashingDelivery:
+    """A delivery to a :class:`CrashingStorage`: ``write``, ``finish`` and ``discard`` count."""
+
+    def __init__(
+        self,
+        inner: Delivery,
+        path: str,
+        *,
+        alive: Callable[[], None],
+        mutate: Callable[[str, str], None],
+    ) -> None:
+        self._inner = inner
+        self._path = path
+        self._alive = alive
+        self._mutate = mutate
+
+    @property
+    def sent_bytes(self) -> int:
+        return self._inner.sent_bytes
+
+    @property
+    def resumed_bytes(self) -> int:
+        return self._inner.resumed_bytes
+
+    def stands(self, offset: int, length: int) -> bool:
+        self._alive()
+        return self._inner.stands(offset, length)
+
+    def matches(self, offset: int, piece: memoryview) -> bool:
+        self._alive()
+        return self._inner.matches(offset, piece)
+
+    def write(self, offset: int, piece: memoryview) -> None:
+        self._mutate("write", self._path)
+        self._inner.write(offset, piece)
+
+    def finish(self) -> tuple[FileStat, ArrivalProof]:
+        self._mutate("finish", self._path)
+        return self._inner.finish()
+
+    def abandon(self) -> None:
+        self._alive()
+        self._inner.abandon()
+
+    def discard(self) -> None:
+        self._mutate("discard", self._path)
+        self._inner.discard()

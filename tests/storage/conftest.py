@@ -1,3 +1,4 @@
 import pytest
 
-pytest.register_assert_rewrite("ckptgov.testing.storage_contract")
+for part in ("_contract_base", "delivery_contract", "moving_contract", "storage_contract"):
+    pytest.register_assert_rewrite(f"ckptgov.testing.{part}")

@@ -13,7 +13,17 @@ CALLS = [
     ("publish", "d/a"),
     ("replace", "d/a"),
     ("remove", "d/a"),
-    ("remove_dir", "d"),
+    ("receive", "d/b"),
+    ("write", "d/b"),
+    ("write", "d/b"),
+    ("finish", "d/b"),
+    ("link", "d/c"),
+    ("rename_dir", "d"),
+    ("receive", "x"),
+    ("discard", "x"),
+    ("remove", "e/b"),
+    ("remove", "e/c"),
+    ("remove_dir", "e"),
 ]
 
 
@@ -24,7 +34,19 @@ def do_all(storage: Storage) -> None:
     storage.replace("d/a", [b"22"])
     storage.sync_dir("d")
     storage.remove("d/a")
-    storage.remove_dir("d")
+    delivery = storage.receive("d/b", 2)
+    for offset in range(2):
+        if not (delivery.stands(offset, 1) and delivery.matches(offset, memoryview(b"x"))):
+            delivery.write(offset, memoryview(b"x"))
+    delivery.finish()
+    storage.attributes("d/b")
+    storage.link("d/b", "d/c")
+    storage.rename_dir("d", "e")
+    storage.receive("x", 1).discard()
+    assert list(storage.pending("")) == []
+    storage.remove("e/b")
+    storage.remove("e/c")
+    storage.remove_dir("e")
 
 
 def test_without_a_crash_every_mutating_call_is_counted() -> None:
@@ -57,6 +79,29 @@ def test_a_dead_process_does_nothing_more() -> None:
         with pytest.raises(Crash):
             call("")
     assert list(tree.list("")) == []
+
+
+def test_a_delivery_of_a_dead_process_is_left_and_held_by_nobody() -> None:
+    tree = MemoryStorage()
+    storage = CrashingStorage(tree, CALLS.index(("finish", "d/b")))
+    with pytest.raises(Crash):
+        do_all(storage)
+    [left] = tree.pending("")
+    assert (left.bytes, left.is_held) == (2, False)
+    delivery = tree.receive("d/b", 2)
+    assert delivery.matches(0, memoryview(b"xx"))
+    delivery.finish()
+    assert tree.stat("d/b").bytes == 2
+
+
+def test_a_dead_process_delivers_nothing_more() -> None:
+    storage = CrashingStorage(MemoryStorage(), 1)
+    delivery = storage.receive("a", 1)
+    with pytest.raises(Crash):
+        delivery.write(0, memoryview(b"x"))
+    for call in (delivery.finish, delivery.abandon, delivery.discard):
+        with pytest.raises(Crash):
+            call()
 
 
 def test_no_ordinary_except_clause_catches_a_crash() -> None:

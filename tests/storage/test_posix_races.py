@@ -15,7 +15,9 @@ import pytest
 from ckptgov.errors import StorageError
 from ckptgov.storage import _linux
 from ckptgov.storage._resolve import Resolution
+from ckptgov.storage.contract import TEMP_PREFIX
 from ckptgov.storage.posix import PosixStorage
+from ckptgov.testing.delivery_contract import deliver
 
 SWAPS = 4000
 EXCHANGE = 2
@@ -61,6 +63,7 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PosixSto
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
     (tmp_path / "outside/sub/empty").mkdir(parents=True)
+    (tmp_path / f"outside/sub/{TEMP_PREFIX}debris").touch()
     for path in ("outside/sub/keep", "outside/keep"):
         (tmp_path / path).write_bytes(b"outside")
     return tmp_path / "outside"
@@ -92,6 +95,9 @@ def test_a_directory_swapped_for_a_link_leads_nobody_outside(
     seen: set[int] = set()
     texts: set[bytes] = set()
     names: set[str] = set()
+    told: set[str] = set()
+    times: set[int] = set()
+    outer_ns = os.stat(outside / "sub/keep").st_mtime_ns
 
     def work(number: int) -> Iterator[Callable[[], object]]:
         new, made = f"d/sub/{number}", f"d/sub/dir{number}"
@@ -107,6 +113,13 @@ def test_a_directory_swapped_for_a_link_leads_nobody_outside(
         yield lambda: storage.remove_dir(made)
         yield lambda: storage.remove_dir("d/sub/empty")
         yield lambda: storage.sync_dir("d/sub")
+        yield lambda: times.add(storage.attributes("d/sub/keep").mtime_ns)
+        yield lambda: told.update(pending.path for pending in storage.pending("d"))
+        yield lambda: deliver(storage.receive(new, 5), b"inner", 5)
+        yield lambda: storage.link("d/sub/keep", f"d/sub/{number}-linked")
+        yield lambda: storage.rename_dir(made, f"d/{number}-moved")
+        yield lambda: storage.rename_dir(f"d/{number}-moved", made)
+        yield lambda: storage.rename_dir("d/sub/empty", "d/stolen")
 
     done = refused = 0
     with Swapper((root / "d", root / "link")) as swapper:
@@ -123,6 +136,8 @@ def test_a_directory_swapped_for_a_link_leads_nobody_outside(
     assert texts == {b"inside"}
     assert not seen & set(kept)
     assert "empty" not in names
+    assert outer_ns not in times
+    assert not any("debris" in path for path in told)
     assert everything(outside) == before
 
 

@@ -1,0 +1,201 @@
+"""An open object: one state of one key, read in ranges."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from ckptgov.errors import StorageError
+from ckptgov.model.files import FileStat
+from ckptgov.storage._s3_bucket import Bucket
+from ckptgov.storage._s3_errors import EndedEarly, Unmet, answer_of
+from ckptgov.storage._s3_object import Head
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef
+
+_DIRECT_BYTES = 8 * 2**20
+"""Reads of this size get a request of their own; smaller ones go on with a stream."""
+
+_FIRST_BYTES, _MOST_BYTES = 2**20, 64 * 2**20
+
+
+class _Source(Protocol):
+    def readinto(self, buffer: memoryview, /) -> int: ...
+
+
+class S3File:
+    """``OpenFile`` of one state of a key: what changed since raises, and is never mixed in.
+
+    Large reads are independent requests and may run in parallel. Small ones share a stream that
+    goes on where the last one ended: it asks for 1 MiB after a jump and for more as it is used.
+    """
+
+    def __init__(self, bucket: Bucket, key: str, found: Head, where: str) -> None:
+        self._bucket = bucket
+        self._key = key
+        self._found = found
+        self._where = where
+        self._lock = threading.Lock()
+        self._stream: _Body | None = None
+        self._window_bytes = _FIRST_BYTES
+
+    def stat(self) -> FileStat:
+        return self._found.stat
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        buffer = bytearray(max(0, min(length, self._found.bytes - offset)))
+        with memoryview(buffer) as view:
+            self.read_into(view, offset)
+        return bytes(buffer)
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        count = min(buffer.nbytes, self._found.bytes - offset)
+        if count <= 0:
+            return 0
+        with buffer.cast("B") as whole, whole[:count] as view:
+            if count >= _DIRECT_BYTES:
+                self._fetch(view, offset)
+            else:
+                with self._lock:
+                    self._read_on(view, offset)
+        return count
+
+    def sync(self) -> None:
+        """An object that can be opened is durable."""
+
+    def drop_cache(self, offset: int, length: int) -> None:
+        """Nothing is cached on this side."""
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _fetch(self, view: memoryview, offset: int) -> None:
+        done = 0
+
+        def on() -> None:
+            nonlocal done
+            body = self._get(offset + done, offset + len(view))
+            try:
+                while done < len(view):
+                    done += body.read_into(view[done:])
+            finally:
+                body.close()
+
+        self._call(on)
+
+    def _read_on(self, view: memoryview, offset: int) -> None:
+        done = 0
+
+        def on() -> None:
+            nonlocal done
+            try:
+                while done < len(view):
+                    body = self._stream_at(offset + done, len(view) - done)
+                    done += body.read_into(view[done:])
+            except BaseException:
+                self._drop()
+                raise
+
+        self._call(on)
+
+    def _stream_at(self, offset: int, at_least: int) -> _Body:
+        if self._stream is not None and self._stream.position == offset:
+            if offset < self._stream.end:
+                return self._stream
+            self._window_bytes = min(4 * self._window_bytes, _MOST_BYTES)
+        else:
+            self._window_bytes = _FIRST_BYTES
+        self._drop()
+        end = min(offset + max(at_least, self._window_bytes), self._found.bytes)
+        self._stream = self._get(offset, end)
+        return self._stream
+
+    def _drop(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+    def _call(self, operation: Callable[[], None]) -> None:
+        try:
+            self._bucket.call(self._where, operation)
+        except (Unmet, FileNotFoundError) as error:
+            raise self._changed() from error
+        except StorageError as error:
+            if answer_of(error)[1] == 416:  # it became shorter
+                raise self._changed() from error
+            raise
+
+    def _get(self, start: int, end: int) -> _Body:
+        version = {"VersionId": self._found.version_id} if self._found.version_id else {}
+        answer = self._bucket.client.get_object(
+            Bucket=self._bucket.name,
+            Key=self._key,
+            Range=f"bytes={start}-{end - 1}",
+            IfMatch=f'"{self._found.etag}"',
+            **version,  # type: ignore[arg-type]
+        )
+        body = _Body(answer, start, end)
+        if answer["ETag"].strip('"') != self._found.etag:
+            body.close()
+            raise self._changed()  # the store does not keep conditions
+        expected = f"bytes {start}-{end - 1}/{self._found.bytes}"
+        if (
+            answer.get("ContentRange", expected) != expected
+            or answer["ContentLength"] != end - start
+        ):
+            body.close()
+            raise StorageError(f"{self._where}: the store sends another range than asked for")
+        return body
+
+    def _changed(self) -> StorageError:
+        return StorageError(
+            f"{self._where}: changed or removed since it was opened",
+            hint="published objects are never replaced; look who writes to this prefix",
+        )
+
+
+class _Body:
+    """The body of one answer. ``position`` is where in the object the next byte comes from.
+
+    Bytes are taken from the connection's own response where there is one: what boto3 puts around
+    it copies each of them twice more.
+    """
+
+    def __init__(self, answer: GetObjectOutputTypeDef, start: int, end: int) -> None:
+        self._raw: Any = answer["Body"].__enter__()  # the stream below, by botocore's own word
+        below: Any = getattr(self._raw, "_fp", None)
+        is_plain = isinstance(below, http.client.HTTPResponse)
+        source: Any = below if is_plain else self._raw
+        self._source: _Source = source
+        self.position = start
+        self.end = end
+
+    def read_into(self, buffer: memoryview) -> int:
+        """Some bytes, at least one. Raises EndedEarly."""
+        with buffer[: self.end - self.position] as view:
+            count = self._source.readinto(view)
+        if count <= 0:
+            raise EndedEarly("the answer ended early")
+        self.position += count
+        return count
+
+    def close(self) -> None:
+        """Give the connection back if all was read, else end it."""
+        is_whole = self.position == self.end
+        getattr(self._raw, "release_conn" if is_whole else "close", self._raw.close)()
