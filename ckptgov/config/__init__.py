@@ -8,6 +8,7 @@ Must not know: what lies on a tier, the catalog, checkpoints. It never looks at 
 it loads while a file system hangs. The environment is read by whoever calls ``home.home_dir``;
 nothing below this room reads it.
 
-Import from the modules (``config.home``, ``config.load``, ``config.edit``): the YAML parser is
-loaded only when there is a file to parse.
+Import from the modules (``config.home``, ``config.load``, ``config.edit``, ``config.budgets``): the
+YAML parser is loaded only when there is a file to parse. ``config.urls`` and ``config.units`` never
+load it: they say what a URL, a rate or an amount is, for whoever takes one from a person.
 """

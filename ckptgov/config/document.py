@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import yaml
 from msgspec import Struct
 
-from ckptgov.errors import ConfigError
+from ckptgov.config.units import parse_duration
+from ckptgov.errors import ConfigError, UsageError
 
 MAX_DEPTH = 8
 """Deeper nesting is refused before a tree is built; the schema needs 4."""
 
 _LOADER: type[yaml.SafeLoader | yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_DURATION = re.compile(r"([0-9]{1,9})([smhd])")
-_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,17}")
 _TRUE, _FALSE = {"true", "yes", "on"}, {"false", "no", "off"}
 _KIND_OF_TAG = {
@@ -121,18 +120,40 @@ class Item(Struct, frozen=True):
     def duration_s(self, lowest_s: int, highest_s: int) -> float:
         """A length of time such as ``30s``, ``15m``, ``24h`` or ``7d``, in seconds."""
         written = str(self.node.value) if isinstance(self.node, yaml.ScalarNode) else ""
-        match = _DURATION.fullmatch(written)
-        if match is None:
-            raise self.wrong(
-                f'"{self.name}" must be a length of time',
-                hint="write a whole number and its unit: 30s, 15m, 24h or 7d",
-            )
-        seconds = int(match[1]) * _UNIT_S[match[2]]
+        try:
+            seconds = parse_duration(written)
+        except UsageError as error:
+            raise self.wrong(f'"{self.name}" {error.message}', hint=error.hint) from error
         if not lowest_s <= seconds <= highest_s:
             raise self.wrong(
                 f'"{self.name}" must be from {lowest_s}s to {highest_s // 86400}d, not {written}'
             )
         return float(seconds)
+
+    def amount(self, parse: Callable[[str], int]) -> int:
+        """A number, bare or with its unit, as ``parse`` (of ``config.units``) reads it."""
+        if not isinstance(self.node, yaml.ScalarNode) or self.is_empty:
+            raise self._not_a("an amount")
+        written = str(self.node.value)
+        try:
+            return parse(written)
+        except UsageError as error:
+            message = f'"{self.name}" is {shown(written)}, which {error.message}'
+            raise self.wrong(message, hint=error.hint) from error
+
+    def percent(self, lowest: int, highest: int) -> int:
+        """A whole share such as ``10%``."""
+        written = str(self.node.value) if isinstance(self.node, yaml.ScalarNode) else ""
+        digits = written.removesuffix("%")
+        if digits == written or not _WHOLE.fullmatch(digits):
+            raise self._not_a("a whole number of percent", hint="write it like 10%")
+        if not lowest <= int(digits) <= highest:
+            raise self.wrong(f'"{self.name}" must be from {lowest}% to {highest}%, not {written}')
+        return int(digits)
+
+    def is_whole(self) -> bool:
+        """Whether it is written as a bare whole number."""
+        return self._has_tag("int")
 
     def _key(self, known: Collection[str]) -> str:
         if not isinstance(self.node, yaml.ScalarNode):

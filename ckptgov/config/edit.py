@@ -1,7 +1,7 @@
 """Changing ``ckptgov.yaml`` without losing the user's comments and order.
 
-New entries are inserted as text at the place the parsed tree names; nothing else is rewritten.
-The changed text must load and say exactly what was meant before it replaces the file.
+New entries and values are inserted as text at the place the parsed tree names; nothing else is
+rewritten. The changed text must load and say exactly what was meant before it replaces the file.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
+from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from ckptgov.config.home import config_path
@@ -20,25 +21,89 @@ from ckptgov.config.insert import insertions
 from ckptgov.config.load import read_text
 from ckptgov.config.parse import parse_settings
 from ckptgov.config.roots import url_of
+from ckptgov.config.units import bytes_text, duration_text, rate_text
 from ckptgov.errors import ConfigError
-from ckptgov.model.settings import RunRule, Scope, Settings, TierSettings
+from ckptgov.model.pacing import Budget
+from ckptgov.model.settings import Link, RunRule, Scope, Settings, TierSettings
 
-_BARE = re.compile(r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[A-Za-z/][A-Za-z0-9/._-]*", re.I)
+Value = str | int | bool | Sequence["Value"] | Mapping[str, "Value"]
+
+_BARE = re.compile(
+    r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[A-Za-z/][A-Za-z0-9/._-]*"
+    r"|[0-9]+(?:[kMGTP]?i?B(?:/s)?|/s|[smhd])",
+    re.I,
+)
 """What YAML takes for text without quotes."""
 
 
-def add_tier(home: str, tier: TierSettings) -> None:
+class Step(Struct, frozen=True):
+    """One small change: texts that may make it, and what the settings must say afterwards."""
+
+    texts: Callable[[str, str], Iterator[str]]  # of the text and the file's name
+    means: Callable[[Settings], Settings]
+
+
+def add_tier(home: str, tier: TierSettings, *, dry_run: bool = False) -> Settings:
     """Append one tier to the file of ``home``; both are created where they are absent.
+
+    Returns what the file says then, or with ``dry_run`` would say; then nothing is changed.
 
     Raises:
         ConfigError: the file does not load, would not load with the tier (name or root taken),
             or cannot be written. Then nothing was changed.
     """
-    fields = {"name": tier.name, "url": url_of(tier.root), "scope": tier.scope.value}
+    fields: dict[str, Value] = {
+        "name": tier.name,
+        "url": url_of(tier.root),
+        "scope": tier.scope.value,
+    }
     if tier.scope is Scope.NODE and tier.node is not None:
         fields["node"] = tier.node
-    entry = _flow(fields | {"ingest": tier.ingest})
-    _append(home, "tiers", entry, Settings(home=home, tiers=(tier,)))
+    fields["ingest"] = tier.ingest
+    if tier.endpoint is not None:
+        fields["endpoint"] = tier.endpoint
+    if tier.budget != Budget():
+        fields["budget"] = budget_fields(tier.budget)
+    if tier.proof is not None:
+        fields["proof"] = tier.proof.value
+    if tier.quota_bytes is not None:
+        fields["quota"] = bytes_text(tier.quota_bytes)
+    return _append(
+        home,
+        "tiers",
+        flow(fields),
+        lambda now: replace(now, tiers=(*now.tiers, tier)),
+        dry_run=dry_run,
+    )
+
+
+def add_link(home: str, link: Link, *, dry_run: bool = False) -> Settings:
+    """Append one link to the file of ``home``; returns what it says then, or would say.
+
+    Raises:
+        ConfigError: as for ``add_tier``; a link between these tiers is there already, they are
+            not configured, or it closes a circle.
+    """
+    fields: dict[str, Value] = {"from": link.source, "to": link.target}
+    if link.every is not None:
+        fields["every"] = link.every
+    if link.every_s is not None:
+        fields["every"] = duration_text(link.every_s)
+    if link.every_steps is not None:
+        fields["every_steps"] = link.every_steps
+    if link.last is not None:
+        fields["last"] = link.last
+    if link.pins:
+        fields["pins"] = link.pins
+    if link.hold:
+        fields["hold"] = True
+    return _append(
+        home,
+        "links",
+        flow(fields),
+        lambda now: replace(now, links=(*now.links, link)),
+        dry_run=dry_run,
+    )
 
 
 def add_rule(home: str, rule: RunRule) -> None:
@@ -48,38 +113,97 @@ def add_rule(home: str, rule: RunRule) -> None:
         ConfigError: as for ``add_tier``.
     """
     expect = {key: value for key, value in asdict(rule.expect).items() if value}
-    entry = f"{{run: {_scalar(rule.run)}, expect: {_flow(expect)}}}"
-    _append(home, "runs", entry, Settings(home=home, rules=(rule,)))
+    entry = flow({"run": rule.run, "expect": expect})
+    _append(home, "runs", entry, lambda now: replace(now, rules=(*now.rules, rule)))
 
 
-def _append(home: str, key: str, entry: str, added: Settings) -> None:
+def budget_fields(budget: Budget) -> dict[str, Value]:
+    """A budget's limits as the file spells them; what is without limit is left out."""
+    fields: dict[str, Value] = {}
+    if budget.read_bytes_per_s is not None:
+        fields["read"] = rate_text(budget.read_bytes_per_s)
+    if budget.write_bytes_per_s is not None:
+        fields["write"] = rate_text(budget.write_bytes_per_s)
+    if budget.requests_per_s is not None:
+        fields["requests"] = f"{budget.requests_per_s}/s"
+    if budget.flows is not None:
+        fields["flows"] = budget.flows
+    return fields
+
+
+def _append(
+    home: str,
+    key: str,
+    entry: str,
+    means: Callable[[Settings], Settings],
+    *,
+    dry_run: bool = False,
+) -> Settings:
+    hint = f'if the entry is right, add it by hand under "{key}": {entry}'
+    return edit(home, lambda _now: [Step(appended(key, entry), means)], hint=hint, dry_run=dry_run)
+
+
+def appended(key: str, entry: str) -> Callable[[str, str], Iterator[str]]:
+    """Texts with one more entry in the list under a key."""
+    return lambda text, path: insertions(text, key, entry, path=path)
+
+
+def edit(
+    home: str,
+    steps: Callable[[Settings], Sequence[Step]],
+    *,
+    hint: str | None = None,
+    dry_run: bool = False,
+) -> Settings:
+    """Change the file of ``home`` by steps, all of them or none; returns what it says then.
+
+    With ``dry_run`` what it would say; nothing is made or changed.
+
+    Raises:
+        ConfigError: as for ``add_tier``.
+    """
     path = config_path(home)
+    if dry_run:
+        return _changed(read_text(path) or "", steps, home=home, hint=hint)[1]
     try:
         with _locked(home, path):
             before = _fingerprint(path)
             text = read_text(path) or ""
-            changed = _changed_text(text, key, entry, added, path=path)
+            changed, now = _changed(text, steps, home=home, hint=hint)
             if _fingerprint(path) != before:
                 raise ConfigError(f"{path}: changed while it was being edited", hint="try again")
-            _replace(path, changed.encode())
+            if changed != text:
+                _replace(path, changed.encode())
+            return now
     except OSError as error:
         raise ConfigError(f"{path}: cannot be written: {error.strerror or error}") from error
 
 
-def _changed_text(text: str, key: str, entry: str, added: Settings, *, path: str) -> str:
-    now = parse_settings(text, home=added.home, path=path)
-    wanted = replace(now, tiers=now.tiers + added.tiers, rules=now.rules + added.rules)
+def _changed(
+    text: str, steps: Callable[[Settings], Sequence[Step]], *, home: str, hint: str | None
+) -> tuple[str, Settings]:
+    path = config_path(home)
+    now = parse_settings(text, home=home, path=path)
+    for step in steps(now):
+        text, now = _stepped(text, now, step, path=path, hint=hint)
+    return text, now
+
+
+def _stepped(
+    text: str, now: Settings, step: Step, *, path: str, hint: str | None
+) -> tuple[str, Settings]:
+    wanted = step.means(now)
     refusal: ConfigError | None = None
-    for changed in insertions(text, key, entry, path=path):
+    for changed in step.texts(text, path):
         try:
-            if parse_settings(changed, home=added.home, path=path) == wanted:
-                return changed
+            if parse_settings(changed, home=now.home, path=path) == wanted:
+                return changed, wanted
         except ConfigError as error:
             refusal = refusal or error
-    reason = refusal.message if refusal else f"{path}: its form leaves no place for the entry"
+    reason = refusal.message if refusal else f"{path}: its form leaves no place for the change"
     raise ConfigError(
-        f"the file was left as it is, because with the new entry: {reason}",
-        hint=f'if the entry is right, add it by hand under "{key}": {entry}',
+        f"the file was left as it was, because with the change: {reason}",
+        hint=hint or "make the change by hand",
     ) from refusal
 
 
@@ -151,16 +275,21 @@ def _sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
-def _flow(fields: dict[str, str | int | bool]) -> str:
-    return "{" + ", ".join(f"{key}: {_scalar(value)}" for key, value in fields.items()) + "}"
-
-
-def _scalar(value: str | int | bool) -> str:
+def flow(value: Value) -> str:
+    """A value as one line of YAML in flow style."""
     match value:
         case bool():
             return "true" if value else "false"
         case int():
             return str(value)
+        case str():
+            return _text(value)
+        case Mapping():
+            return "{" + ", ".join(f"{key}: {flow(each)}" for key, each in value.items()) + "}"
+    return "[" + ", ".join(map(flow, value)) + "]"
+
+
+def _text(value: str) -> str:
     if _BARE.fullmatch(value):
         return value
     return '"' + "".join(map(_quoted_character, value)) + '"'

@@ -5,17 +5,29 @@ from __future__ import annotations
 import re
 
 from ckptgov.config.document import Item, compose
-from ckptgov.config.roots import root_of, stands_in
+from ckptgov.config.moving import budget_of, links_of
+from ckptgov.config.roots import endpoint_of, root_of
+from ckptgov.config.units import parse_bytes
+from ckptgov.config.urls import stands_in
 from ckptgov.model.checkpoint import Expect
-from ckptgov.model.settings import RunRule, Scope, Settings, TierSettings
+from ckptgov.model.pacing import Budget
+from ckptgov.model.settings import NodeSettings, Proof, RunRule, Scope, Settings, TierSettings
 
 _DAY_S = 86400
-_TIER_KEYS = ("name", "url", "scope", "node", "ingest")
+_TIER_KEYS = (
+    *("name", "url", "scope", "node", "ingest"),
+    *("endpoint", "budget", "proof", "quota"),
+)
+_NODE_KEYS = ("name", "budget")
 _RULE_KEYS = ("run", "expect")
 _EXPECT_KEYS = ("glob", "count", "marker", "step")
 _SETTINGS_KEYS = (
     "tiers",
     "runs",
+    "links",
+    "nodes",
+    "fallback",
+    "stall",
     "verify_max_age",
     "clock_margin",
     "save_window",
@@ -39,12 +51,16 @@ def parse_settings(text: str, *, home: str, path: str) -> Settings:
         return Settings(home=home)
     entries = root.table(_SETTINGS_KEYS)
     default = Settings(home=home)
-    tiers = entries["tiers"].items() if "tiers" in entries else ()
-    rules = entries["runs"].items() if "runs" in entries else ()
+    tiers = _tiers(_items(entries, "tiers"))
+    fallback = entries.get("fallback")
     return Settings(
         home=home,
-        tiers=_tiers(tiers),
-        rules=_rules(rules),
+        tiers=tiers,
+        rules=_rules(_items(entries, "runs")),
+        links=links_of(_items(entries, "links"), tiers),
+        nodes=_nodes(_items(entries, "nodes")),
+        fallback_percent=default.fallback_percent if fallback is None else fallback.percent(1, 90),
+        stall_s=_duration(entries, "stall", default.stall_s, lowest_s=1),
         verify_max_age_s=_duration(entries, "verify_max_age", default.verify_max_age_s, lowest_s=1),
         clock_margin_s=_duration(entries, "clock_margin", default.clock_margin_s),
         save_window_s=_duration(entries, "save_window", default.save_window_s),
@@ -52,6 +68,10 @@ def parse_settings(text: str, *, home: str, path: str) -> Settings:
         digest_threads=_whole(entries, "digest_threads", default.digest_threads, 1, 1024),
         step_over_limit=_whole(entries, "step_over_limit", default.step_over_limit, 0, 1000),
     )
+
+
+def _items(entries: dict[str, Item], name: str) -> tuple[Item, ...]:
+    return entries[name].items() if name in entries else ()
 
 
 def _duration(entries: dict[str, Item], name: str, default: float, *, lowest_s: int = 0) -> float:
@@ -84,13 +104,55 @@ def _tier(item: Item) -> TierSettings:
         raise item.wrong('"scope: node" needs "node": the name of the node whose disk it is')
     if scope is Scope.SHARED and node is not None:
         raise entries["node"].wrong('"node" goes only with "scope: node"')
+    root = root_of(entries["url"])
+    if "://" in root and scope is Scope.NODE:
+        raise item.wrong(
+            '"scope: node" goes only with a path: a URL leads every node to the same place'
+        )
     return TierSettings(
         name=_matching(entries["name"], _NAME),
-        root=root_of(entries["url"]),
+        root=root,
         scope=scope,
         node=node,
         ingest=entries["ingest"].flag() if "ingest" in entries else False,
+        endpoint=_endpoint(entries, root),
+        budget=budget_of(entries["budget"]) if "budget" in entries else Budget(),
+        proof=_proof(entries, root),
+        quota_bytes=entries["quota"].amount(parse_bytes) if "quota" in entries else None,
     )
+
+
+def _endpoint(entries: dict[str, Item], root: str) -> str | None:
+    item = entries.get("endpoint")
+    if item is None:
+        return None
+    if not root.startswith("s3://"):
+        raise item.wrong('"endpoint" goes only with an s3:// URL')
+    return endpoint_of(item)
+
+
+def _proof(entries: dict[str, Item], root: str) -> Proof | None:
+    item = entries.get("proof")
+    if item is None:
+        return None
+    proof = Proof(item.one_of([each.value for each in Proof]))
+    if proof is Proof.ARRIVAL_CHECKSUM and "://" not in root:
+        raise item.wrong(
+            '"proof: arrival-checksum" needs a store that checks what arrives, not a file system',
+            hint="proof: readback",
+        )
+    return proof
+
+
+def _nodes(items: tuple[Item, ...]) -> tuple[NodeSettings, ...]:
+    nodes: dict[str, NodeSettings] = {}
+    for item in items:
+        entries = item.table(_NODE_KEYS, required=_NODE_KEYS)
+        name = _matching(entries["name"], _NODE)
+        if name in nodes:
+            raise item.wrong(f'node "{name}" is declared twice')
+        nodes[name] = NodeSettings(name=name, budget=budget_of(entries["budget"]))
+    return tuple(nodes.values())
 
 
 def _check_pair(item: Item, tier: TierSettings, other: TierSettings) -> None:
@@ -102,6 +164,8 @@ def _check_pair(item: Item, tier: TierSettings, other: TierSettings) -> None:
     if tier.name == other.name:
         where = f' for node "{tier.node}"' if tier.node else ""
         raise item.wrong(f'tier "{tier.name}" is declared twice{where}')
+    if tier.endpoint != other.endpoint:
+        return  # buckets of two stores may be called alike
     if stands_in(tier.root, other.root) or stands_in(other.root, tier.root):
         raise item.wrong(
             f'the root of tier "{tier.name}" ({tier.root}) is the same as, inside or around that '

@@ -1,4 +1,4 @@
-"""Tier URLs: which of them this build can use, and how a root is written as one."""
+"""Tier URLs as configuration holds them, and how a root is written as one."""
 
 from __future__ import annotations
 
@@ -8,20 +8,27 @@ import re
 from urllib.parse import quote, unquote_to_bytes
 
 from ckptgov.config.document import Item, shown
+from ckptgov.config.urls import is_url, normal_endpoint, normal_url
+from ckptgov.errors import UsageError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _FILE_URL = re.compile(r"file://(?:localhost)?(/.*)", re.IGNORECASE | re.DOTALL)
 
 
 def root_of(item: Item) -> str:
-    """The absolute directory of an absolute path or a ``file://`` URL, without doubled slashes.
+    """An absolute directory (of a path or a ``file://`` URL), or the URL of a store.
 
     The file system is not asked: an unmounted or hanging root still loads.
 
     Raises:
-        ConfigError: relative, "/" itself, with ``..``, or of a scheme this build cannot use.
+        ConfigError: relative, "/" itself, with ``..``, credentials, or an impossible URL.
     """
     url = item.text()
+    if is_url(url):
+        try:
+            return normal_url(url)
+        except UsageError as error:
+            raise item.wrong(f'"url" {error.message}', hint=error.hint) from error
     path = _path_of(item, url)
     if not path.startswith("/"):
         raise item.wrong(
@@ -37,14 +44,21 @@ def root_of(item: Item) -> str:
 
 def url_of(root: str) -> str:
     """A root as ``ckptgov.yaml`` can carry it: itself, or a ``file://`` URL where YAML cannot."""
-    if root.isprintable():
+    if root.isprintable() or is_url(root):
         return root
     return "file://" + quote(os.fsencode(root))
 
 
-def stands_in(path: str, root: str) -> bool:
-    """Whether ``path`` is ``root`` or lies beneath it, by name alone."""
-    return path == root or path.startswith(root + "/")
+def endpoint_of(item: Item) -> str:
+    """The address of a store.
+
+    Raises:
+        ConfigError: no http:// or https:// address, or one with credentials.
+    """
+    try:
+        return normal_endpoint(item.text())
+    except UsageError as error:
+        raise item.wrong(f'"endpoint" {error.message}', hint=error.hint) from error
 
 
 def _path_of(item: Item, url: str) -> str:
@@ -54,8 +68,8 @@ def _path_of(item: Item, url: str) -> str:
     name = scheme[1].lower()
     if name != "file":
         raise item.wrong(
-            f'"url" has the scheme {name}:, and this build moves bytes on POSIX tiers only',
-            hint="use an absolute path or a file:// URL",
+            f'"url" begins with {name}: and is neither a path nor a URL',
+            hint="write an absolute path, or scheme://name/… for a store",
         )
     match = _FILE_URL.fullmatch(url)
     if match is None:
