@@ -2,7 +2,8 @@
 
 Promises: a state changes only from the state the caller expected, along
 ``model.copies.TRANSITIONS``, in one transaction with the event that tells of it; several calls
-can be one transaction; a killed process leaves the state before or after, never between. A
+can be one transaction; a killed process leaves the state before or after, never between. Flows
+change only their own row, and grants and leases are fenced by an epoch that never comes again. A
 damaged file is an error, never an empty catalog. Everything but events and restart decisions can
 be filled in again from the tiers (``catalog rebuild``).
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from sqlalchemy import delete
 
-from ckptgov.catalog import checkpoints, copies, history, runs, schema
+from ckptgov.catalog import checkpoints, copies, history, leases, runs, schema
 from ckptgov.catalog.database import Database, prepare
 from ckptgov.catalog.facts import (
     KEEP,
@@ -27,6 +27,8 @@ from ckptgov.catalog.facts import (
     SealedFacts,
     SightingFacts,
 )
+from ckptgov.catalog.flowbook import FlowBook
+from ckptgov.catalog.flowfacts import CopyLease
 from ckptgov.catalog.tables import (
     CheckpointRow,
     CopyRow,
@@ -72,7 +74,10 @@ class Catalog:
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
+        self._fleeting = Database(database.path, is_fleeting=True)
         self._clock = clock
+        self.flows = FlowBook(database, self._fleeting, clock)
+        """The flows that move bytes now, and their grants."""
 
     @classmethod
     def open(
@@ -106,6 +111,7 @@ class Catalog:
 
     def close(self) -> None:
         """Close every connection; further calls open new ones."""
+        self._fleeting.close()
         self._database.close()
 
     def __enter__(self) -> Self:
@@ -375,11 +381,61 @@ class Catalog:
         with self._database.read() as connection:
             return history.decision(connection, run_id, restart_id, epoch)
 
+    def put_abilities(self, place: str, text: str, at_ns: int) -> None:
+        """Record what a place was seen to be able to do, instead of what was known before."""
+        with self._database.write() as connection:
+            leases.put_abilities(connection, place, text, at_ns)
+
+    def abilities(self, place: str) -> str | None:
+        """What a place was last seen to be able to do, as it was given; None: never checked."""
+        with self._database.read() as connection:
+            return leases.abilities(connection, place)
+
+    def take_copy_lease(self, content_id: str, place: str, *, holder: str, ttl_ns: int) -> int:
+        """Become the only one to bring a checkpoint to a place; the epoch of the lease.
+
+        It ends ``ttl_ns`` from now by this catalog's clock. Its own holder takes it anew, at a
+        new epoch like everybody else: whatever it did under the old one is fenced.
+
+        Raises:
+            LeaseLost: someone else holds it; the message names the holder.
+        """
+        with self._database.write() as connection:
+            now_ns = self._clock.now_ns()
+            wanted = CopyLease(
+                content_id=content_id,
+                place=place,
+                holder=holder,
+                epoch=0,
+                expires_at_ns=now_ns + ttl_ns,
+            )
+            return leases.take(connection, wanted, at_ns=now_ns)
+
+    def renew_copy_lease(self, content_id: str, place: str, *, epoch: int, ttl_ns: int) -> None:
+        """Prolong a lease; one that ended is prolonged as well while nobody took it over.
+
+        Raises:
+            LeaseLost: it was taken over; the message names the holder.
+        """
+        with self._database.write() as connection:
+            expires_at_ns = self._clock.now_ns() + ttl_ns
+            leases.renew(connection, content_id, place, epoch, expires_at_ns=expires_at_ns)
+
+    def release_copy_lease(self, content_id: str, place: str, *, epoch: int) -> None:
+        """End a lease; nothing happens where it was taken over."""
+        with self._database.write() as connection:
+            leases.change_end(connection, content_id, place, epoch, expires_at_ns=0)
+
+    def copy_lease(self, content_id: str, place: str) -> CopyLease | None:
+        """Who brings, or last brought, a checkpoint to a place."""
+        with self._database.read() as connection:
+            return leases.lease(connection, content_id, place)
+
     def wipe_facts(self) -> None:
         """Forget whatever the tiers can tell again, before a rebuild.
 
         The identity, the events and the restart decisions stay: a decision was handed out to
-        ranks and may be recorded nowhere else.
+        ranks and may be recorded nowhere else. So do flows, leases and abilities.
         """
         with self._database.write() as connection:
             for table in _FACT_TABLES:

@@ -3,6 +3,10 @@
 WAL with ``synchronous=FULL``: a committed transaction survives a power cut, and readers see the
 last committed state while one writer works. Writers begin with BEGIN IMMEDIATE; sqlite3's own
 deferred transactions would read before they hold the lock and lose updates.
+
+What lives no longer than the processes it tells of (flows and their grants) goes through fleeting
+connections: their commits wait for no disk, which is just what the flows keep busy, and a power
+cut may undo the last of them. It never undoes what was committed durably before.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from ckptgov.errors import (
 )
 
 BUSY_TIMEOUT_S = 10.0
+FLEETING_TIMEOUT_S = 3.0
 
 _IS_READ = "ckptgov_is_read"
 _PRAGMAS = (
@@ -38,6 +43,10 @@ _PRAGMAS = (
     "PRAGMA foreign_keys=ON",
     f"PRAGMA busy_timeout={int(BUSY_TIMEOUT_S * 1000)}",
 )
+_FLEETING_PRAGMAS = (
+    "PRAGMA synchronous=NORMAL",
+    f"PRAGMA busy_timeout={int(FLEETING_TIMEOUT_S * 1000)}",
+)
 _SMALLEST_BYTES = 512  # SQLite takes a file below its smallest page for a new one, and fills it
 _BESIDE = ("-wal", "-shm", "-journal")
 
@@ -45,8 +54,9 @@ _BESIDE = ("-wal", "-shm", "-journal")
 class Database:
     """Connections to one existing file; safe to use from several threads, not across a fork."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, is_fleeting: bool = False) -> None:
         self.path = path
+        self._is_fleeting = is_fleeting
         self._local = threading.local()
         self._engine = create_engine(
             "sqlite://", creator=self._connect, poolclass=QueuePool, pool_size=4, max_overflow=-1
@@ -98,6 +108,10 @@ class Database:
                 finally:
                     self._local.connection = None
 
+    def is_in_transaction(self) -> bool:
+        """Whether this thread is inside a transaction of its own."""
+        return self._current() is not None
+
     def _current(self) -> Connection | None:
         connection: Connection | None = getattr(self._local, "connection", None)
         return connection
@@ -112,7 +126,7 @@ class Database:
             check_same_thread=False,
         )
         try:
-            for pragma in _PRAGMAS:
+            for pragma in (*_PRAGMAS, *(_FLEETING_PRAGMAS if self._is_fleeting else ())):
                 connection.execute(pragma).close()
         except BaseException:
             connection.close()

@@ -10,7 +10,7 @@ from ckptgov.model.checkpoint import Evidence, Purpose, RunIdentity, StepKind
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Finding, Note
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 REBUILD_HINT = "ckptgov catalog rebuild"
 
 

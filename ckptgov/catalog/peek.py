@@ -14,13 +14,7 @@ from types import SimpleNamespace, TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from ckptgov.catalog.facts import (
-    SCHEMA_VERSION,
-    PlaceFacts,
-    RunFacts,
-    RunRootFacts,
-    SightingFacts,
-)
+from ckptgov.catalog.facts import SCHEMA_VERSION, PlaceFacts, RunFacts, RunRootFacts, SightingFacts
 from ckptgov.catalog.rows import decoded, place_of, root_of, run_of, sighting_of
 from ckptgov.errors import StorageError, TransientStorageError
 

@@ -11,12 +11,13 @@ from sqlmodel import col
 from ckptgov.catalog.database import Database, damaged
 from ckptgov.catalog.facts import SCHEMA_VERSION, CatalogIdentity, EventKind
 from ckptgov.catalog.history import write_event
+from ckptgov.catalog.migrations import add_moving
 from ckptgov.catalog.tables import TRIGGERS, MetaRow, Row
 from ckptgov.errors import ConfigError, StaleState
 
 Migration = Callable[[Connection], None]
-MIGRATIONS: Mapping[int, Migration] = {}
-"""What turns a schema of version n into version n + 1. Empty while there is one version."""
+MIGRATIONS: Mapping[int, Migration] = {1: add_moving}
+"""What turns a schema of version n into version n + 1."""
 
 _VERSION, _UUID, _EPOCH = "schema_version", "catalog_uuid", "epoch"
 _VALUE = select(col(MetaRow.value)).where(col(MetaRow.key) == bindparam("key"))

@@ -197,6 +197,80 @@ class DecisionRow(Row, table=True):
     fresh: bool
 
 
+class FlowRow(Row, table=True):
+    """A flow while its process works on it; rates are JSON lists, null is without limit."""
+
+    __tablename__: ClassVar[str] = "flows"
+    flow_id: str = Field(primary_key=True)
+    what: str = Field(sa_type=RawText)
+    flow_class: str
+    source: str | None
+    target: str | None
+    node: str = Field(sa_type=RawText)
+    size_bytes: int = Field(sa_type=BigInteger)
+    weight: int = Field(sa_type=BigInteger)
+    turn: str
+    is_companion: bool
+    host: str = Field(sa_type=RawText)
+    boot: str
+    pid: int = Field(sa_type=BigInteger)
+    started: int = Field(sa_type=BigInteger)
+    opened_at_ns: int = Field(sa_type=BigInteger)
+    lease_ns: int = Field(sa_type=BigInteger)
+    grant_seq: int = Field(sa_type=BigInteger)
+    granted_at_ns: int = Field(sa_type=BigInteger)
+    granted: str | None
+    held: str | None
+    fallback: str | None
+    waits_for: str
+    beats: int = Field(sa_type=BigInteger)
+    beat_at_ns: int = Field(sa_type=BigInteger)
+    moved_bytes: int = Field(sa_type=BigInteger)
+    measured_bytes_per_s: int = Field(sa_type=BigInteger)
+    wanted: str | None
+    read_push_backs: int = Field(sa_type=BigInteger)
+    write_push_backs: int = Field(sa_type=BigInteger)
+
+
+class AllocatorRow(Row, table=True):
+    """One row: the lease on computing the grants. Its epoch only grows."""
+
+    __tablename__: ClassVar[str] = "allocator"
+    only: int = Field(primary_key=True)
+    holder: str
+    epoch: int = Field(sa_type=BigInteger)
+    expires_at_ns: int = Field(sa_type=BigInteger)
+
+
+class TierPaceRow(Row, table=True):
+    """How much of a tier's budget is given while its store pushes back, in thousandths."""
+
+    __tablename__: ClassVar[str] = "tier_pace"
+    subject: str = Field(primary_key=True)
+    permille: int = Field(sa_type=BigInteger)
+    changed_at_ns: int = Field(sa_type=BigInteger)
+
+
+class AbilitiesRow(Row, table=True):
+    """No foreign key: what a place can do stays known while facts are rebuilt."""
+
+    __tablename__: ClassVar[str] = "abilities"
+    place: str = Field(primary_key=True)
+    told: str
+    checked_at_ns: int = Field(sa_type=BigInteger)
+
+
+class CopyLeaseRow(Row, table=True):
+    """Rows stay when a lease ends, so that its epoch never comes again."""
+
+    __tablename__: ClassVar[str] = "copy_leases"
+    content_id: str = Field(primary_key=True)
+    place: str = Field(primary_key=True)
+    holder: str
+    epoch: int = Field(sa_type=BigInteger)
+    expires_at_ns: int = Field(sa_type=BigInteger)
+
+
 TRIGGERS = (
     """CREATE TRIGGER events_stay BEFORE DELETE ON events
        BEGIN SELECT RAISE(ABORT, 'events are append-only'); END""",

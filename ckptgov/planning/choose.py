@@ -41,7 +41,7 @@ def choose(facts: RunFacts, query: Query, *, step_over_limit: int = STEP_OVER_LI
     """Pick the newest checkpoint that may be handed out, with a verdict for every one."""
     records = ordered(facts.records)
     lines = read_lines(records)
-    unloadable = _reported_unloadable(records)
+    unloadable = reported_unloadable(records)
     verdicts = [
         Verdict(checkpoint=one, findings=_findings(one, query, records, lines, unloadable))
         for one in sorted(facts.checkpoints, key=_newest_first)
@@ -76,7 +76,8 @@ def _findings(
     lines: Lines,
     unloadable: dict[str, Outcome],
 ) -> tuple[Finding, ...]:
-    found = list(one.findings)
+    is_gathered = query.may_gather and one.is_gathered
+    found = [] if is_gathered else list(one.findings)
     if query.only_name is not None and one.name != query.only_name:
         found.append(Finding(Reason.SUPERSEDED, one.name, "another checkpoint was asked for"))
     found += _history_findings(one, records, lines)
@@ -143,7 +144,7 @@ def _purpose_findings(one: CheckpointFacts, query: Query) -> Iterable[Finding]:
         have = ", ".join(one.purposes) or "nothing"
         yield Finding(Reason.WRONG_PURPOSE, one.name, f"complete for {have} only")
     is_unproven = query.min_evidence is Evidence.DIGEST and one.evidence is not Evidence.DIGEST
-    if is_unproven and not one.findings:
+    if is_unproven and not one.findings and not one.is_gathered:
         yield Finding(
             Reason.UNVERIFIED,
             one.name,
@@ -172,7 +173,7 @@ def _fit_findings(one: CheckpointFacts, query: Query) -> Iterable[Finding]:
     )
 
 
-def _reported_unloadable(records: Sequence[NumberedRecord]) -> dict[str, Outcome]:
+def reported_unloadable(records: Sequence[NumberedRecord]) -> dict[str, Outcome]:
     """Content ids whose newest report about loading says no, with that report."""
     standing: dict[str, Outcome] = {}
     for item in records:

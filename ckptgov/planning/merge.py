@@ -85,13 +85,23 @@ def _join(group: Sequence[CheckpointFacts]) -> CheckpointFacts:
         findings = tuple(dict.fromkeys(finding for one in group for finding in one.findings))
         return replace(group[0], copies=copies, findings=findings)
     held = _held_by(copies)
+    is_gathered = _is_gathered(group, copies)
     missing = tuple(
         dict.fromkeys(
             finding for one in group for finding in one.findings if not _is_held(finding, one, held)
         )
     )
     evidence = Evidence.DIGEST if not missing else Evidence.NONE
-    return replace(group[0], copies=copies, findings=missing, evidence=evidence)
+    return replace(
+        group[0], copies=copies, findings=missing, evidence=evidence, is_gathered=is_gathered
+    )
+
+
+def _is_gathered(group: Sequence[CheckpointFacts], copies: Sequence[CopyFacts]) -> bool:
+    """Whether every shard has sound bytes at some reachable place."""
+    sound = {path for copy in copies if copy.is_reachable for path in copy.sound}
+    wanted = max((one.shard_count for one in group), default=0)
+    return 0 < wanted == len(sound)
 
 
 def _held_by(copies: Iterable[CopyFacts]) -> frozenset[str]:

@@ -12,8 +12,10 @@ import pytest
 from ckptgov.catalog import database, schema
 from ckptgov.catalog.catalog import Catalog
 from ckptgov.catalog.database import Database, prepare, set_aside
-from ckptgov.catalog.facts import EventKind
+from ckptgov.catalog.facts import SCHEMA_VERSION, EventKind
 from ckptgov.errors import ConfigError, StaleState, StorageError, TransientStorageError
+
+NEWER = SCHEMA_VERSION + 1
 
 
 def raw(path: str, *statements: str) -> list[tuple[object, ...]]:
@@ -71,23 +73,24 @@ def test_a_network_file_system_is_refused_before_anything_is_made(path, clock):
 
 def test_a_newer_schema_is_refused_naming_both_versions(open_catalog, path):
     open_catalog().close()
-    raw(path, "UPDATE meta SET value = '2' WHERE key = 'schema_version'")
-    with pytest.raises(ConfigError, match="schema version 2, and this ckptgov knows up to 1"):
+    raw(path, f"UPDATE meta SET value = '{NEWER}' WHERE key = 'schema_version'")
+    words = f"schema version {NEWER}, and this ckptgov knows up to {SCHEMA_VERSION}"
+    with pytest.raises(ConfigError, match=words):
         open_catalog()
 
 
 def test_an_older_schema_is_brought_up_step_by_step(open_catalog, path):
     catalog = open_catalog()
     migrations = {
-        1: lambda connection: connection.exec_driver_sql("CREATE TABLE extra (a)"),
-        2: lambda connection: connection.exec_driver_sql("ALTER TABLE extra ADD b"),
+        SCHEMA_VERSION: lambda connection: connection.exec_driver_sql("CREATE TABLE extra (a)"),
+        NEWER: lambda connection: connection.exec_driver_sql("ALTER TABLE extra ADD b"),
     }
     target = Database(path)
-    schema.bring_up(target, at_ns=9, target=3, migrations=migrations)
-    schema.bring_up(target, at_ns=9, target=3, migrations={})
+    schema.bring_up(target, at_ns=9, target=NEWER + 1, migrations=migrations)
+    schema.bring_up(target, at_ns=9, target=NEWER + 1, migrations={})
     target.close()
     assert raw(path, "SELECT a, b FROM extra") == []
-    assert raw(path, "SELECT value FROM meta WHERE key = 'schema_version'") == [("3",)]
+    assert raw(path, "SELECT value FROM meta WHERE key = 'schema_version'") == [(str(NEWER + 1),)]
     kinds = [event.kind for event in catalog.events()]
     assert kinds == [EventKind.CREATED, EventKind.MIGRATED, EventKind.MIGRATED]
 
@@ -100,7 +103,7 @@ def test_a_failing_migration_leaves_the_old_schema(open_catalog, path):
     open_catalog()
     target = Database(path)
     with pytest.raises(StorageError, match="already exists"):
-        schema.bring_up(target, at_ns=9, target=2, migrations={1: broken})
+        schema.bring_up(target, at_ns=9, target=NEWER, migrations={SCHEMA_VERSION: broken})
     target.close()
     assert raw(path, "SELECT name FROM sqlite_master WHERE name = 'extra'") == []
     open_catalog().identity()
@@ -110,7 +113,7 @@ def test_a_schema_without_a_way_up_is_refused(open_catalog, path):
     open_catalog()
     target = Database(path)
     with pytest.raises(ConfigError, match="cannot be brought up"):
-        schema.bring_up(target, at_ns=9, target=2, migrations={})
+        schema.bring_up(target, at_ns=9, target=NEWER, migrations={})
     target.close()
 
 

@@ -71,7 +71,7 @@ def test_it_stands_aside_for_another_version_a_damaged_or_an_absent_file(
 ) -> None:
     filled.close()
     with sqlite3.connect(path) as connection:
-        connection.execute("UPDATE meta SET value = '2' WHERE key = 'schema_version'")
+        connection.execute("UPDATE meta SET value = '1' WHERE key = 'schema_version'")
     connection.close()
     (tmp_path / "damaged").write_bytes(b"no database" * 100)
     for file in (path, str(tmp_path / "damaged"), str(tmp_path / "absent")):
