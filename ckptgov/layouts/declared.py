@@ -66,7 +66,7 @@ class DeclaredLayout(Struct, frozen=True):
         proof = Proof(tree, found)
         for rule in self._rules(tree):
             paths = found.files or tuple(_matching(tree, found.name, rule))
-            if paths and all(_pattern(rule.glob).fullmatch(path) for path in paths):
+            if paths and all(path_pattern(rule.glob).fullmatch(path) for path in paths):
                 _prove(proof, rule, paths, depth)
                 return proof.sighting()
         refuse_whole(proof, Reason.MISSING_SHARD, "no file matches a declared rule any more")
@@ -101,7 +101,7 @@ def _matching(tree: Tree, directory: str, rule: Expect) -> Iterator[str]:
     """Files beneath a directory that the glob matches, as paths below the run root."""
     if not tree.is_dir(directory) or not _leads_to(rule.glob, directory):
         return
-    pattern = _pattern(rule.glob)
+    pattern = path_pattern(rule.glob)
     for below in tree.files_below(directory):
         path = join(directory, below)
         if pattern.fullmatch(path) and not any(map(is_staging, path.split("/"))):
@@ -192,7 +192,7 @@ def _expression(pattern: str) -> re.Pattern[str]:
 
 
 @lru_cache(maxsize=256)
-def _pattern(glob: str) -> re.Pattern[str]:
+def path_pattern(glob: str) -> re.Pattern[str]:
     """``*`` and ``?`` do not cross ``/``, a component ``**`` stands for any directories."""
     parts = glob.strip("/").split("/")
     text = ""

@@ -38,8 +38,9 @@ from ckptgov.model.facts import (
     Verdict,
 )
 from ckptgov.planning.choose import STEP_OVER_LIMIT
+from ckptgov.work.addresses import join as absolute
 from ckptgov.work.answer import answer, share_journal
-from ckptgov.work.look import RunLook, absolute
+from ckptgov.work.look import RunLook
 from ckptgov.work.runstore import RunStore
 
 if TYPE_CHECKING:
@@ -183,18 +184,34 @@ def _answer(
 ) -> LatestAnswer:
     copy = nearest_copy(chosen.copies, node=asked.node)
     root = copy.root if copy is not None else asked.looks[0].place.root
+    name = copy.name if copy is not None and copy.name else chosen.name
     return LatestAnswer(
         run=asked.run,
         choice=choice,
         chosen=chosen,
-        path=absolute(root, chosen.name),
-        resume=ResumeArgs(
-            path=absolute(root, chosen.resume.path),
-            parent=absolute(root, chosen.resume.parent),
-            step=chosen.resume.step,
-            tag=chosen.resume.tag,
-        ),
+        path=absolute(root, name),
+        resume=resume_at(chosen, root, name),
         restart=restart,
+    )
+
+
+def resume_at(chosen: CheckpointFacts, root: str, name: str) -> ResumeArgs:
+    """What the loader wants, for a copy called ``name`` below ``root``.
+
+    A copy may lie elsewhere than where it was saved: under ``attempt-<n>/``, or restored.
+    """
+    told = chosen.resume
+
+    def moved(path: str) -> str:
+        if name == chosen.name:
+            return absolute(root, path)
+        if path == chosen.name or path.startswith(chosen.name + "/"):
+            return absolute(root, name + path[len(chosen.name) :])
+        below, own = name.rpartition("/")[0], chosen.name.rpartition("/")[0]
+        return absolute(root, below) if path == own else absolute(root, path)
+
+    return ResumeArgs(
+        path=moved(told.path), parent=moved(told.parent), step=told.step, tag=told.tag
     )
 
 

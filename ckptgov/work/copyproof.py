@@ -21,13 +21,15 @@ class CopyProof(Struct, frozen=True, kw_only=True):
     """Evidence for one copy, and what speaks against it.
 
     ``held`` lists the shards that lie here with the manifest's size; ``changed`` those whose token
-    no longer holds. ``is_racy`` shards were verified within the file system's time granularity.
+    no longer holds; ``sound`` those whose compared bytes have not changed since, whatever became
+    of the others.
     """
 
     evidence: Evidence
     findings: tuple[Finding, ...]
     notes: tuple[Note, ...] = ()
     held: tuple[str, ...] = ()
+    sound: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     verified_at_ns: int | None = None
@@ -116,6 +118,7 @@ def _judge(
     findings: list[Finding] = []
     notes: list[Note] = []
     held: list[str] = []
+    kept: list[str] = []
     missing: list[str] = []
     changed: list[str] = []
     tokens = dict(receipt.tokens) if receipt is not None else {}
@@ -146,8 +149,10 @@ def _judge(
             findings.append(
                 Finding(Reason.REOPENED, path, "was verified within the clock's granularity")
             )
-        elif stat.ctime_ns != token.ctime_ns:
-            notes.append(Note("queued-for-verification", path, "its attributes were changed"))
+        else:
+            kept.append(shard.path)
+            if stat.ctime_ns != token.ctime_ns:
+                notes.append(Note("queued-for-verification", path, "its attributes were changed"))
     if missing and len(missing) == len(shards):
         findings = [Finding(Reason.MISSING_SHARD, manifest.name, "its files are gone")]
     if receipt is not None and receipt.evidence is not Evidence.DIGEST:
@@ -158,12 +163,14 @@ def _judge(
                 "its bytes differed when last compared here",
             )
         )
-    sound = receipt is not None and not findings
+    is_compared = receipt is not None and receipt.evidence is Evidence.DIGEST
+    is_whole = is_compared and not findings
     return CopyProof(
-        evidence=Evidence.DIGEST if sound else _fallback(receipt, findings),
+        evidence=Evidence.DIGEST if is_whole else _fallback(receipt, findings),
         findings=tuple(findings),
         notes=tuple(notes),
         held=tuple(held),
+        sound=tuple(kept) if is_compared else (),
         changed=tuple(changed),
         missing=tuple(missing),
         verified_at_ns=receipt.verified_at_ns if receipt is not None else None,

@@ -1,15 +1,23 @@
-"""From a path a person typed to a place and the run roots beneath it, with no configuration."""
+"""From a path or URL a person typed to a place and the run roots beneath it.
+
+No configuration is needed. Nothing of a store's library is imported for a path.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from ckptgov.errors import Ambiguous, CouldNotLook, Malformed, StorageError, UsageError
 from ckptgov.layouts.survey import is_checkpoint
 from ckptgov.manifest.names import file_name_of
-from ckptgov.storage.posix import PosixStorage
+from ckptgov.model.files import EntryKind
+from ckptgov.model.settings import TierSettings
+from ckptgov.storage.contract import Storage
+from ckptgov.storage.open import STALL_S, open_storage
+from ckptgov.work import addresses
 from ckptgov.work.runroots import is_known_run, run_roots_below
 from ckptgov.work.runstore import store_at
 from ckptgov.work.tier import TIER_FILE, Place, read_identity
@@ -43,34 +51,47 @@ class Location(Struct, frozen=True, kw_only=True):
 
 
 def normal_path(text: str) -> str:
-    """The absolute path a person means; ``file://`` URLs are paths.
+    """The absolute path or the URL a person means; ``file://`` URLs are paths.
 
     Raises:
-        UsageError: another scheme, or an empty text.
+        UsageError: an impossible URL, one with credentials in it, or an empty text.
     """
-    if text.startswith("file://"):
-        text = text.removeprefix("file://")
+    if text[:7].lower() == "file://":
+        text = text[7:]
     elif "://" in text:
-        scheme = text.split("://", 1)[0]
-        raise UsageError(
-            f"{text}: {scheme} URLs are not readable by this version",
-            hint="name a directory on a mounted file system",
-        )
+        return _normal_url(text)
     if not text or "\0" in text:
         raise UsageError("an empty path names nothing")
     return os.path.normpath(os.path.join(os.getcwd(), os.path.expanduser(text)))
 
 
-def open_place(root: str, *, tier: str = "", node: str | None = None) -> Place:
-    """Open a directory as a place; its identity is read if it has one.
+def _normal_url(text: str) -> str:
+    from ckptgov.config.urls import normal_url
+
+    try:
+        url = normal_url(text, escapes=True)
+        addresses.relative(url, addresses.top(url))
+    except UsageError as error:
+        raise UsageError(f"the URL {error.message}", hint=error.hint) from error
+    except Malformed as error:
+        raise UsageError("the URL escapes what needs no escape", hint="write it plainly") from error
+    return url
+
+
+def open_place(
+    root: str,
+    *,
+    tier: str = "",
+    node: str | None = None,
+    endpoint: str | None = None,
+    stall_s: float = STALL_S,
+) -> Place:
+    """Open a directory, or what a URL leads to, as a place; its identity is read if it has one.
 
     Raises:
-        CouldNotLook: it is missing, is no directory, or may not be read.
+        CouldNotLook: it is missing, is no directory, does not answer, or may not be read.
     """
-    try:
-        storage = PosixStorage(root)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise CouldNotLook(f"{root}: no such directory", hint="is it mounted?") from error
+    storage = _opened(root, endpoint, stall_s)
     try:
         identity = read_identity(storage)
     except (Malformed, StorageError):
@@ -81,8 +102,40 @@ def open_place(root: str, *, tier: str = "", node: str | None = None) -> Place:
         uuid=identity.place if identity is not None else None,
         tier=tier or (identity.tier if identity is not None else ""),
         node=node,
-        root=storage.root,
+        root=root if addresses.is_url(root) else storage.root,
     )
+
+
+def _opened(root: str, endpoint: str | None, stall_s: float) -> Storage:
+    try:
+        return open_storage(root, endpoint=endpoint, stall_s=stall_s)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if addresses.is_url(root):
+            raise CouldNotLook(f"{root}: nothing is there") from error
+        raise CouldNotLook(f"{root}: no such directory", hint="is it mounted?") from error
+
+
+def endpoint_of(address: str, tiers: Sequence[TierSettings]) -> str | None:
+    """The endpoint of the configured tier that a URL lies in, at or around; None where none is.
+
+    Raises:
+        Ambiguous: tiers of several stores have this URL.
+    """
+    if not addresses.is_url(address):
+        return None
+    found = {
+        one.endpoint
+        for one in tiers
+        if addresses.relative(address, one.root) is not None
+        or addresses.relative(one.root, address) is not None
+    }
+    if len(found) > 1:
+        raise Ambiguous(
+            f"{address}: configured for several stores: "
+            + ", ".join(sorted(one or "the provider's own" for one in found)),
+            hint="name the run instead",
+        )
+    return found.pop() if found else None
 
 
 def tier_root_above(path: str) -> str | None:
@@ -97,12 +150,16 @@ def tier_root_above(path: str) -> str | None:
         current = parent
 
 
-def locate(path: str) -> Location:
-    """Find the place and run roots that an absolute path stands for.
+def locate(path: str, *, endpoint: str | None = None) -> Location:
+    """Find the place and run roots that an absolute path, or a URL, stands for.
+
+    ``endpoint`` is the address of the URL's store where it is not the provider's own.
 
     Raises:
-        CouldNotLook: the path is missing or may not be read.
+        CouldNotLook: nothing is there, or it may not be read.
     """
+    if addresses.is_url(path):
+        return _locate_url(path, endpoint)
     real = _existing(path)
     root = tier_root_above(real if os.path.isdir(real) else os.path.dirname(real))
     if root is not None:
@@ -123,6 +180,52 @@ def locate(path: str) -> Location:
     if not os.path.isdir(real):
         raise CouldNotLook(f"{path}: is not a directory and no checkpoint of a known layout")
     return _within(open_place(real), "")
+
+
+def _locate_url(url: str, endpoint: str | None) -> Location:
+    root, kind = _store_root_above(url, endpoint)
+    if root is not None:
+        return _below(url, root, endpoint)
+    above = addresses.parent(url)
+    if above != url and addresses.unescaped_root(above) == above:
+        place = open_place(above, endpoint=endpoint)
+        name = addresses.name_of(url)
+        if _is_one_checkpoint(place, name):
+            return Location(place=place, below="", run_roots=("",), only_name=name)
+        place.storage.close()
+    if kind is not EntryKind.DIR:
+        raise CouldNotLook(f"{url}: is one object and no checkpoint of a known layout")
+    return _below(url, addresses.unescaped_root(url), endpoint)
+
+
+def _below(url: str, root: str, endpoint: str | None) -> Location:
+    return _within(open_place(root, endpoint=endpoint), addresses.relative(url, root) or "")
+
+
+def _store_root_above(url: str, endpoint: str | None) -> tuple[str | None, EntryKind]:
+    """The nearest tier root at or above a URL, one look a level; and what the URL leads to."""
+    top = addresses.top(url)
+    storage = _opened(top, endpoint, STALL_S)
+    try:
+        kind = storage.stat(addresses.relative(url, top) or "").kind
+        current = url
+        while not _has_identity(storage, addresses.relative(current, top) or ""):
+            if current == top:
+                return None, kind
+            current = addresses.parent(current)
+        return current, kind
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CouldNotLook(f"{url}: nothing is there") from error
+    finally:
+        storage.close()
+
+
+def _has_identity(storage: Storage, directory: str) -> bool:
+    try:
+        storage.stat(f"{directory}/{TIER_FILE}" if directory else TIER_FILE)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _within(place: Place, below: str) -> Location:

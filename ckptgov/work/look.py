@@ -6,6 +6,7 @@ then proves candidates newest first, only as far as the answer needs. It writes 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from types import TracebackType
@@ -37,10 +38,12 @@ from ckptgov.model.facts import (
 from ckptgov.model.journal import Lost, NumberedRecord, Sealed
 from ckptgov.planning.lines import Lines, ordered, read_lines
 from ckptgov.storage.mounts import FileSystem
+from ckptgov.work import addresses
 from ckptgov.work.copyproof import CopyProof, prove_copy
 from ckptgov.work.runstore import RunStore, StoredManifest, store_at
 from ckptgov.work.tier import Place
 
+_ATTEMPT = re.compile(r"attempt-[0-9]+%2f")
 CLOCKS_APART_NS = 24 * 3600 * 10**9
 """How far a node's clock may lie from a file server's before a receipt is doubted for it."""
 
@@ -254,7 +257,8 @@ class RunLook:
             None,
         )
         return Candidate(
-            key=f"{stored.encoded_name}.{stored.content_prefix}",
+            # A copy whose name was taken at its place lies under attempt-<n>/ there.
+            key=f"{_ATTEMPT.sub('', stored.encoded_name)}.{stored.content_prefix}",
             known_step=record.step if record is not None else None,
             prove=lambda: self._facts_of_stored(stored),
         )
@@ -312,6 +316,7 @@ class RunLook:
             findings=findings,
             notes=proof.notes,
             copies=(self._copy_facts(manifest, proof, evidence),),
+            shard_count=len(manifest.shards),
             resume=resume_args(
                 _as_found(manifest), step=manifest.step, tag=manifest.name.rpartition("/")[2]
             ),
@@ -324,8 +329,10 @@ class RunLook:
             place=self.place.uuid or "",
             tier=self.place.tier,
             node=self.place.node,
-            root=absolute(self.place.root, self.run_root),
+            root=addresses.join(self.place.root, self.run_root),
+            name=manifest.name,
             shards=None if is_whole else proof.held,
+            sound=proof.sound,
             evidence=evidence,
             verified_at_ns=proof.verified_at_ns,
             findings=proof.findings,
@@ -378,7 +385,8 @@ class RunLook:
                     place=self.place.uuid or "",
                     tier=self.place.tier,
                     node=self.place.node,
-                    root=absolute(self.place.root, self.run_root),
+                    root=addresses.join(self.place.root, self.run_root),
+                    name=sighting.name,
                     shards=None,
                     evidence=evidence,
                 ),
@@ -420,8 +428,3 @@ def _as_found(manifest: Manifest) -> Found:
         step_kind=manifest.step_kind if manifest.step is not None else StepKind.NONE,
         is_file=manifest.shards[0].path == "",
     )
-
-
-def absolute(root: str, path: str) -> str:
-    """A path below an absolute root; the root itself for ``""``."""
-    return f"{root.rstrip('/')}/{path}" if path else root

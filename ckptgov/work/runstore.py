@@ -215,6 +215,10 @@ class RunStore:
         ]
         return self._publish_journal(max(numbers, default=0) + 1, kind, raw)
 
+    def adopt(self, number: int, kind: str, record: Record) -> int:
+        """Add a record that another place of the run has, under its number there if it is free."""
+        return self._publish_journal(max(number, 1), kind, encode_record(record))
+
     def _publish_journal(self, number: int, kind: str, raw: bytes) -> int:
         """Two kinds racing may share a number; readers order those by id, the same everywhere."""
         for candidate in range(number, number + MAX_NUMBER_TRIES):

@@ -83,6 +83,7 @@ def digest_members(
     blank = [Shard(path, size, "") for path, size in members]
     before = stat_shards(storage, base, blank)
     tokens: dict[str, Token] = {}
+    mtimes_ns: list[int] = []
     for path, size in members:
         stat = before[path]
         where = f"{name}/{path}" if path else name
@@ -91,19 +92,25 @@ def digest_members(
         if stat.bytes != size:
             raise NotStill(where, f"has {stat.bytes} bytes now, {size} when it was proven")
         tokens[path] = stat.token
-    wait_out_the_tick([one.mtime_ns for one in tokens.values()], clock, granularity_ns)
+        mtimes_ns.append(stat.mtime_ns)
+    wait_out_the_tick(mtimes_ns, clock, granularity_ns)
     digests = _read_all(storage, base, members, settings, durable, name)
     for path, digest in digests.items():
         where = f"{name}/{path}" if path else name
-        if digest.token != tokens[path]:
+        if not _is_same(digest.token, tokens[path]):
             raise NotStill(where, "changed while it was read")
     ordered = [(path, digests[path]) for path, _ in members]
     return Digested(
         shards=tuple(Shard(path, one.bytes, one.digest, one.chunks) for path, one in ordered),
         tokens=tuple((path, one.token) for path, one in ordered),
-        oldest_mtime_ns=min(one.token.mtime_ns for _, one in ordered),
-        newest_mtime_ns=max(one.token.mtime_ns for _, one in ordered),
+        oldest_mtime_ns=min(mtimes_ns),
+        newest_mtime_ns=max(mtimes_ns),
     )
+
+
+def _is_same(one: Token, other: Token) -> bool:
+    """Nothing changed at all; a listing tells no versions, so there the etag has to do."""
+    return one == other or (one.etag is not None and one.same_content(other))
 
 
 def wait_out_the_tick(mtimes_ns: Iterable[int], clock: Clock, granularity_ns: int) -> None:

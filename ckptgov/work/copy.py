@@ -1,0 +1,412 @@
+"""Copy shards: one read of the source, digest while copying, several sources for each shard.
+
+Whatever is handed to a delivery was compared, chunk by chunk, with the manifest before the file
+is published. A source that does not give the manifest's bytes is reported and the next one is
+tried; a target that fails ends the copying, and what has arrived stays for the next try.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ckptgov.errors import CkptgovError, CouldNotLook, StorageError, TimedOut
+from ckptgov.manifest.digest import ChangedWhileRead, ShardCheck, WrongBytes, digest_file
+from ckptgov.manifest.pool import Stopped, Stopper, in_parallel
+from ckptgov.model.checkpoint import CHUNK_BYTES, Shard
+from ckptgov.model.facts import Finding, Reason
+from ckptgov.model.files import Attributes, FileStat, OpenFile, Token
+from ckptgov.storage.contract import ArrivalProof, Delivery, Storage
+
+MAX_REREADS = 5
+
+
+class ShardSource(Struct, frozen=True, kw_only=True):
+    """Where one shard may be read. ``place`` names it in reports."""
+
+    storage: Storage
+    path: str
+    place: str
+
+
+class ShardCopy(Struct, frozen=True, kw_only=True):
+    """One shard to be copied to ``path`` below the target's root; sources nearest first."""
+
+    shard: Shard
+    path: str
+    sources: tuple[ShardSource, ...]
+
+
+class SourceFault(Struct, frozen=True, kw_only=True):
+    """A source that did not give the manifest's bytes."""
+
+    place: str
+    shard: str
+    finding: Finding
+
+
+class Arrived(Struct, frozen=True, kw_only=True):
+    """A shard that stands at the target, whole by digest while copying.
+
+    ``place`` is where it was read, None for one that stood there already. ``proof`` tells what
+    the target knows of it.
+    """
+
+    shard: Shard
+    path: str
+    stat: FileStat
+    proof: ArrivalProof
+    place: str | None
+    sent_bytes: int = 0
+    resumed_bytes: int = 0
+
+
+class CopySettings(Struct, frozen=True, kw_only=True):
+    """``threads`` shards, or chunks of shards on object stores, move at once."""
+
+    threads: int = 4
+    progress: Callable[[int], None] | None = None
+    stop: Callable[[], bool] | None = None
+
+
+class CopyFailed(CouldNotLook):
+    """No source gave a shard's bytes. ``faults`` tells of each."""
+
+    kind = "copy-failed"
+
+    def __init__(self, message: str, faults: tuple[SourceFault, ...]) -> None:
+        super().__init__(message, hint="'ckptgov verify' compares the copies; 'explain' lists them")
+        self.faults = faults
+
+
+class WrongArrival(StorageError):
+    """The target gave other bytes back than the manifest's."""
+
+    kind = "wrong-arrival"
+
+
+class _BadSource(Exception):
+    """Raised inside one shard's copying; never leaves this module."""
+
+    def __init__(self, reason: Reason, evidence: str) -> None:
+        super().__init__(evidence)
+        self.reason = reason
+        self.evidence = evidence
+
+
+def copy_shards(
+    copies: Sequence[ShardCopy],
+    target: Storage,
+    *,
+    settings: CopySettings,
+    on_fault: Callable[[SourceFault], None],
+) -> Iterator[Arrived]:
+    """Copy shards in parallel; each comes as it arrives. One that stands already is accepted by
+    size here and must be compared by the caller (``proof`` NONE, ``place`` None).
+
+    Closing the iterator, or an error, stops the others between two pieces and leaves what they
+    delivered for the next try.
+
+    Raises:
+        CopyFailed: a shard had no source that gave its bytes.
+        StorageError: the target failed; its message names it.
+    """
+    stopper = Stopper(settings.stop)
+
+    def work(copy: ShardCopy) -> Arrived | CkptgovError:
+        try:
+            return _copy_one(copy, target, settings=settings, stopper=stopper, on_fault=on_fault)
+        except CkptgovError as error:
+            stopper.ask()
+            return error
+
+    failure: CkptgovError | None = None
+    for _copy, outcome in in_parallel(copies, work, threads=settings.threads, stopper=stopper):
+        if isinstance(outcome, Arrived):
+            yield outcome
+        else:
+            failure = failure or outcome
+    if failure is not None:
+        raise failure
+
+
+def _copy_one(
+    copy: ShardCopy,
+    target: Storage,
+    *,
+    settings: CopySettings,
+    stopper: Stopper,
+    on_fault: Callable[[SourceFault], None],
+) -> Arrived:
+    faults: list[SourceFault] = []
+    for source in copy.sources:
+        if stopper():
+            raise Stopped
+        try:
+            return _from_source(copy, source, target, settings=settings, stopper=stopper)
+        except _BadSource as error:
+            fault = SourceFault(
+                place=source.place,
+                shard=copy.shard.path,
+                finding=Finding(error.reason, source.path, error.evidence),
+            )
+            faults.append(fault)
+            on_fault(fault)
+    told = "; ".join(f"{one.place}: {one.finding.evidence}" for one in faults) or "no copy of it"
+    raise CopyFailed(f"{copy.path}: no source gave its bytes ({told})", tuple(faults))
+
+
+def _from_source(
+    copy: ShardCopy,
+    source: ShardSource,
+    target: Storage,
+    *,
+    settings: CopySettings,
+    stopper: Stopper,
+) -> Arrived:
+    shard = copy.shard
+    with _opened(source) as file:
+        token = _token_of_size(file, shard)
+        attributes = _attributes(source)
+        try:
+            delivery = target.receive(
+                copy.path, shard.bytes, attributes=attributes, digest=shard.digest
+            )
+        except FileExistsError:
+            return _standing(copy, target)
+        try:
+            _deliver(file, shard, delivery, source, target, settings=settings, stopper=stopper)
+            _check_still(token, source)
+            stat, proof = delivery.finish()
+        except FileExistsError:
+            return _standing(copy, target)
+        except TimedOut:
+            forget_buffer()  # a call that hangs may still fill or read it
+            delivery.discard()
+            raise
+        except _BadSource:
+            delivery.discard()
+            raise
+        except BaseException:
+            delivery.abandon()
+            raise
+    return Arrived(
+        shard=shard,
+        path=copy.path,
+        stat=stat,
+        proof=proof,
+        place=source.place,
+        sent_bytes=delivery.sent_bytes,
+        resumed_bytes=delivery.resumed_bytes,
+    )
+
+
+def _standing(copy: ShardCopy, target: Storage) -> Arrived:
+    """Another mover, or an earlier try, was quicker."""
+    stat = target.stat(copy.path)
+    return Arrived(shard=copy.shard, path=copy.path, stat=stat, proof=ArrivalProof.NONE, place=None)
+
+
+def _opened(source: ShardSource) -> OpenFile:
+    try:
+        return source.storage.open(source.path)
+    except FileNotFoundError as error:
+        raise _BadSource(Reason.MISSING_SHARD, "is not there") from error
+    except (OSError, StorageError) as error:
+        raise _BadSource(Reason.UNREADABLE, str(error)) from error
+
+
+def _attributes(source: ShardSource) -> Attributes:
+    try:
+        return source.storage.attributes(source.path)
+    except FileNotFoundError as error:
+        raise _BadSource(Reason.MISSING_SHARD, "went away") from error
+    except StorageError as error:
+        raise _BadSource(Reason.UNREADABLE, error.message) from error
+
+
+def _token_of_size(file: OpenFile, shard: Shard) -> Token:
+    try:
+        token = file.stat().token
+    except StorageError as error:
+        raise _BadSource(Reason.UNREADABLE, error.message) from error
+    if token.bytes != shard.bytes:
+        raise _BadSource(Reason.TORN, f"has {token.bytes} of {shard.bytes} bytes")
+    return token
+
+
+def _check_still(token: Token, source: ShardSource) -> None:
+    """The name leads to what was opened, unchanged since: neither written to nor replaced."""
+    try:
+        now = source.storage.stat(source.path).token
+    except FileNotFoundError as error:
+        raise _BadSource(Reason.MISSING_SHARD, "went away while it was read") from error
+    except StorageError as error:
+        raise _BadSource(Reason.UNREADABLE, error.message) from error
+    if not now.same_content(token):
+        raise _BadSource(Reason.REOPENED, "changed while it was read")
+
+
+def _deliver(
+    file: OpenFile,
+    shard: Shard,
+    delivery: Delivery,
+    source: ShardSource,
+    target: Storage,
+    *,
+    settings: CopySettings,
+    stopper: Stopper,
+) -> None:
+    lanes = max(source.storage.traits.parallel_pieces, target.traits.parallel_pieces)
+    piece_bytes = target.traits.piece_bytes
+    if lanes == 1 or len(shard.chunks) < 2:
+        pieces = _Pieces(file, shard, delivery, piece_bytes, settings, stopper, lock=None)
+        pieces.move(0, shard.bytes, ShardCheck(shard))
+        return
+    lock = threading.Lock() if target.traits.parallel_pieces == 1 else None
+    pieces = _Pieces(file, shard, delivery, piece_bytes, settings, stopper, lock=lock)
+
+    def work(chunk: int) -> _BadSource | CkptgovError | OSError | None:
+        begin = chunk * CHUNK_BYTES
+        try:
+            pieces.move_chunk(chunk, begin, min(CHUNK_BYTES, shard.bytes - begin))
+        except (_BadSource, CkptgovError, OSError) as error:
+            stopper_here.ask()
+            return error
+        return None
+
+    stopper_here = Stopper(stopper)
+    failed: Exception | None = None
+    for _chunk, error in in_parallel(
+        range(len(shard.chunks)), work, threads=lanes, stopper=stopper_here
+    ):
+        failed = failed or error
+    if failed is not None:
+        raise failed
+    if stopper():
+        raise Stopped
+
+
+class _Pieces:
+    """Moves byte ranges of one shard from an open file into a delivery."""
+
+    def __init__(
+        self,
+        file: OpenFile,
+        shard: Shard,
+        delivery: Delivery,
+        piece_bytes: int,
+        settings: CopySettings,
+        stopper: Stopper,
+        *,
+        lock: threading.Lock | None,
+    ) -> None:
+        self._file = file
+        self._shard = shard
+        self._delivery = delivery
+        self._piece_bytes = piece_bytes
+        self._progress = settings.progress
+        self._stopper = stopper
+        self._lock = lock
+
+    def move(self, begin: int, length: int, check: ShardCheck) -> None:
+        """In order, each piece as it was read; compared at the end of every chunk."""
+        buffer = buffer_of(min(self._piece_bytes, max(length, 1)))
+        offset = begin
+        while offset < begin + length:
+            piece = buffer[: min(self._piece_bytes, begin + length - offset)]
+            self._read(piece, offset)
+            self._feed(check, piece)
+            self._hand_over(offset, piece)
+            offset += len(piece)
+        self._finish(check)
+
+    def move_chunk(self, index: int, begin: int, length: int) -> None:
+        """One whole chunk: compared before any of it is handed over."""
+        chunk = buffer_of(CHUNK_BYTES)[:length]
+        self._read(chunk, begin)
+        check = ShardCheck(self._shard, chunk=index)
+        self._feed(check, chunk)
+        self._finish(check)
+        for at in range(0, length, self._piece_bytes):
+            piece = chunk[at : at + self._piece_bytes]
+            if self._lock is None:
+                self._hand_over(begin + at, piece)
+            else:
+                with self._lock:
+                    self._hand_over(begin + at, piece)
+
+    def _read(self, piece: memoryview, offset: int) -> None:
+        if self._stopper():
+            raise Stopped
+        try:
+            count = self._file.read_into(piece, offset)
+        except (OSError, StorageError) as error:
+            raise _BadSource(Reason.UNREADABLE, str(error)) from error
+        if count != len(piece):
+            raise _BadSource(Reason.TORN, f"ended {len(piece) - count} bytes early")
+
+    def _feed(self, check: ShardCheck, piece: memoryview) -> None:
+        try:
+            check.update(piece)
+        except WrongBytes as error:
+            raise _BadSource(Reason.CORRUPT, str(error)) from error
+
+    def _finish(self, check: ShardCheck) -> None:
+        try:
+            check.finish()
+        except WrongBytes as error:
+            raise _BadSource(Reason.CORRUPT, str(error)) from error
+
+    def _hand_over(self, offset: int, piece: memoryview) -> None:
+        delivery = self._delivery
+        if not (delivery.stands(offset, len(piece)) and delivery.matches(offset, piece)):
+            delivery.write(offset, piece)
+        if self._progress is not None:
+            self._progress(len(piece))
+
+
+_local = threading.local()
+
+
+def buffer_of(size_bytes: int) -> memoryview:
+    """This thread's buffer, grown as needed and kept; its old contents mean nothing."""
+    held: memoryview | None = getattr(_local, "buffer", None)
+    if held is None or len(held) < size_bytes:
+        held = _local.buffer = memoryview(bytearray(size_bytes))
+    return held[:size_bytes]
+
+
+def forget_buffer() -> None:
+    """Give this thread's buffer up; the next one is new."""
+    _local.buffer = None
+
+
+def read_back(target: Storage, arrived: Arrived) -> Arrived:
+    """The same shard, read again from the target past the page cache and compared.
+
+    Raises:
+        WrongArrival: other bytes came back.
+        StorageError: it could not be read.
+    """
+    shard = arrived.shard
+    for is_last in (*[False] * MAX_REREADS, True):
+        with target.open(arrived.path) as file:
+            stat = file.stat()
+            file.drop_cache(0, stat.bytes)
+            try:
+                found = digest_file(file, drop_cache=True)
+                break
+            except ChangedWhileRead:
+                # A link made or removed by another mover changes the ctime, and nothing else.
+                if is_last or not file.stat().token.same_content(stat.token):
+                    raise
+    if (found.bytes, found.digest) != (shard.bytes, shard.digest):
+        raise WrongArrival(
+            f"{target.root}/{arrived.path}: other bytes came back than were written",
+            hint="the tier or the way to it corrupts data; 'ckptgov tier check' tells more",
+        )
+    return replace(arrived, stat=stat, proof=ArrivalProof.CHECKSUM)

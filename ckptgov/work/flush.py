@@ -1,0 +1,94 @@
+"""Make a landed copy a copy of the run: its identity, journal, manifest and receipt at the target.
+
+In this order, so that whoever reads only this tier knows everything that speaks against a
+checkpoint before anything offers it. Killed anywhere, the next flush adds what is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from ckptgov.errors import Malformed
+from ckptgov.model.checkpoint import Evidence, Manifest, RunIdentity
+from ckptgov.model.clock import Clock
+from ckptgov.model.journal import KIND_OF, NumberedRecord, Restart
+from ckptgov.storage.contract import Storage
+from ckptgov.work.copyproof import stat_shards
+from ckptgov.work.landing import Landed
+from ckptgov.work.runstore import RunStore, store_at, writable_store
+from ckptgov.work.seal import publish_receipt, wait_out_the_tick
+from ckptgov.work.tier import Place
+
+
+def run_root_at(storage: Storage, identity: RunIdentity) -> str:
+    """Where a run's checkpoints go on a tier it is new to: its name, unless another run has it.
+
+    Raises:
+        Malformed: what lies under the name has an identity that does not decode.
+    """
+    short = identity.run_id.partition("-")[0]
+    for root in (identity.name, f"{identity.name}~{short}"):
+        standing = store_at(storage, root).identity()
+        if standing is None or standing.run_id == identity.run_id:
+            return root
+    raise Malformed(f"{storage.root}: {identity.name} and {identity.name}~{short} are other runs")
+
+
+def open_store(place: Place, run_root: str, identity: RunIdentity) -> RunStore:
+    """The run's store at the target, with ``run.json`` in it.
+
+    Raises:
+        Malformed: another run's identity stands there.
+    """
+    place.storage.make_dirs(run_root)
+    store, standing = writable_store(store_at(place.storage, run_root), identity)
+    if standing.run_id != identity.run_id:
+        raise Malformed(f"{place.root}/{run_root}: belongs to run {standing.name!r}")
+    return store
+
+
+def copy_journal(store: RunStore, records: Sequence[NumberedRecord]) -> int:
+    """Add the records that are not there yet, in their order; returns how many were added."""
+    known = {item.record.stamp.id for item in store.journal().records}
+    added = 0
+    for item in records:
+        record = item.record
+        if record.stamp.id in known:
+            continue
+        if isinstance(record, Restart):
+            store.publish_restart(record)
+        else:
+            store.adopt(item.number, KIND_OF[type(record)], record)
+        added += 1
+    return added
+
+
+def publish_copy(
+    store: RunStore,
+    manifest: Manifest,
+    landed: Landed,
+    *,
+    place: Place,
+    base: str,
+    clock: Clock,
+    granularity_ns: int,
+) -> Manifest:
+    """Seal the copy where it landed; without a receipt where nothing was compared."""
+    assert place.uuid is not None
+    here = replace(manifest, name=landed.name)
+    store.publish_manifest(here)
+    if landed.tokens:
+        stats = stat_shards(place.storage, base, here.shards)
+        mtimes_ns = [stat.mtime_ns for stat in stats.values() if stat is not None]
+        wait_out_the_tick(mtimes_ns, clock, granularity_ns)
+        publish_receipt(
+            store,
+            here,
+            place=place.uuid,
+            tokens=landed.tokens,
+            evidence=Evidence.DIGEST,
+            at_ns=clock.now_ns(),
+        )
+    return here
