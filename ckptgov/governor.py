@@ -28,16 +28,20 @@ from ckptgov.model.facts import Choice, Query
 from ckptgov.model.journal import Record, RestoreOutcome
 from ckptgov.model.settings import Settings
 from ckptgov.work import ask
+from ckptgov.work.addresses import is_url
 from ckptgov.work.answer import share_journal
 from ckptgov.work.author import Author
-from ckptgov.work.locate import Location, locate, normal_path
+from ckptgov.work.locate import Location, endpoint_of, locate, normal_path
 from ckptgov.work.look import RunLook, look_settings
 from ckptgov.work.tier import Place
 
 if TYPE_CHECKING:
+    from ckptgov.model.movement import FlushAnswer, RestoreAnswer
+    from ckptgov.model.usage import ReconcileAnswer
     from ckptgov.ops.context import Context
 
 Talk = Callable[[str], None]
+_HOME_NAMES = ("CKPTGOV_HOME", "XDG_STATE_HOME", "HOME")
 
 
 def _silent(text: str) -> None:
@@ -129,6 +133,49 @@ class Governor:
             told = ask.with_pointer_notes(asked, told)
         return told
 
+    def restore(
+        self,
+        target: str,
+        *,
+        to: str,
+        step: int | None = None,
+        query: Query | None = None,
+        content_id: str | None = None,
+        from_tier: str | None = None,
+        match: tuple[str, ...] = (),
+        node: str | None = None,
+        hardlink: bool = False,
+        dry_run: bool = False,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> RestoreAnswer:
+        """Bring what ``latest`` offers, or one step, or the very ``content_id``, to a directory."""
+        from ckptgov.ops.bringing import RestoreRequest
+        from ckptgov.ops.restore import restore
+
+        request = RestoreRequest(
+            to=to,
+            query=replace(query or Query(), step=step),
+            content_id=content_id,
+            from_tier=from_tier,
+            match=match,
+            node=node,
+            hardlink=hardlink,
+            dry_run=dry_run,
+        )
+        asked = self.asked(target, node=node, sealed_only=True)
+        if not self._has_catalog():  # no arbiter to ask, and none is made for a restore
+            return restore(self.context, asked, request, stop=stop)
+        from ckptgov.ops.moving import known_rate, restoring
+
+        return restore(
+            self.context,
+            asked,
+            request,
+            stop=stop,
+            moving=restoring(self.context),
+            rate_of=lambda place: known_rate(self.context, place),
+        )
+
     def asked(
         self,
         target: str,
@@ -147,7 +194,17 @@ class Governor:
                 f"no run {target!r} is registered, and no such directory is here",
                 hint="'ckptgov run list' shows the runs; 'ckptgov scan DIR' registers one",
             )
-        return self._asked_at(locate(normal_path(target)), node=node)
+        address = normal_path(target)
+        return self._asked_at(locate(address, endpoint=self._endpoint_of(address)), node=node)
+
+    def _endpoint_of(self, address: str) -> str | None:
+        """Where a URL's store is, if a configured tier tells; no configuration is needed."""
+        if not is_url(address) or not any(self._environ.get(name) for name in _HOME_NAMES):
+            return None
+        from ckptgov.config.home import home_dir
+        from ckptgov.config.load import load_settings
+
+        return endpoint_of(address, load_settings(home_dir(self._environ)).tiers)
 
     def _asked_at(self, location: Location, *, node: str | None) -> ask.Asked:
         self._stack.callback(location.place.storage.close)
@@ -241,6 +298,33 @@ class Governor:
         if dry_run:
             return preview(self.context, directories, node=node)
         return scan(self.context, directories, run=run, node=node)
+
+    def flush(
+        self,
+        target: str | None,
+        *,
+        step: int | None = None,
+        to: str | None = None,
+        node: str | None = None,
+        dry_run: bool = False,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> FlushAnswer:
+        """Copy a run's checkpoints (None: every run's) to more durable tiers."""
+        from ckptgov.ops.flush import FlushRequest, flush, run_named
+
+        run = run_named(self.context, target) if target is not None else None
+        request = FlushRequest(run=run, step=step, target=to, node=node, dry_run=dry_run)
+        return flush(self.context, request, stop=stop)
+
+    def reconcile(
+        self, tiers: Sequence[str], *, older_than_s: float, dry_run: bool = False
+    ) -> ReconcileAnswer:
+        """Record what changed at the tiers behind our back; clear what dead movers left."""
+        from ckptgov.ops.reconcile import reconcile
+
+        return reconcile(
+            self.context, tiers=tiers or None, older_than_s=older_than_s, dry_run=dry_run
+        )
 
     def commit(
         self,

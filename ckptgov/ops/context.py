@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ckptgov.catalog.facts import PlaceFacts, RunFacts, RunRootFacts, SightingFacts
 from ckptgov.catalog.peek import Peek
-from ckptgov.errors import CouldNotLook, StorageError
+from ckptgov.errors import ConfigError, CouldNotLook, StorageError
 from ckptgov.layouts.base import resume_args
 from ckptgov.model.checkpoint import Evidence, Expect, Purpose
 from ckptgov.model.facts import CheckpointFacts, CopyFacts, Finding, Found, Note, Reason
@@ -28,6 +28,8 @@ from ckptgov.work.tier import Place, check_identity
 
 if TYPE_CHECKING:
     from ckptgov.catalog.catalog import Catalog
+    from ckptgov.ops.flows import FlowDesk
+    from ckptgov.work.abilities import Abilities
 
 CATALOG_FILE = "catalog.sqlite"
 
@@ -57,7 +59,66 @@ class Context:
     progress: Callable[[int], None] | None = None
     _catalog: Catalog | None = field(default=None, init=False)
     _peek: Peek | None = field(default=None, init=False)
+    _desk: FlowDesk | None = field(default=None, init=False)
+    _seen: tuple[int, int, int] | None = field(default=None, init=False)
     _places: dict[str, Place] = field(default_factory=dict, init=False)
+
+    @property
+    def desk(self) -> FlowDesk:
+        """Where this process's flows are registered and paced."""
+        if self._desk is None:
+            from ckptgov.ops.flows import FlowDesk
+
+            self._desk = FlowDesk(
+                self.catalog,
+                self.settings,
+                self.author.clock,
+                reload=self._newest_settings,
+                talk=self.talk,
+            )
+            self.stack.callback(self._desk.close)
+        return self._desk
+
+    def _newest_settings(self) -> Settings:
+        """The settings as the file says now, so that a changed budget reaches what moves."""
+        from ckptgov.config.home import config_path
+        from ckptgov.config.load import load_settings
+
+        try:
+            found = os.stat(config_path(self.settings.home))
+            seen = (found.st_mtime_ns, found.st_ino, found.st_size)
+            if seen != self._seen:
+                self.settings, self._seen = load_settings(self.settings.home), seen
+        except (OSError, ConfigError):
+            pass  # being edited, or wrong for now: what was known goes on
+        return self.settings
+
+    def abilities(self, place: Place) -> Abilities | None:
+        """What ``tier check`` last found a place able to do; None where it never ran."""
+        from ckptgov.work.abilities import from_json
+
+        text = self.catalog.abilities(place.uuid) if place.uuid is not None else None
+        return from_json(text) if text is not None else None
+
+    def rely_on_abilities(self, place: Place) -> None:
+        """Let the place's storage know what its store was seen to do, before bytes go there."""
+        from ckptgov.work.abilities import rely_on
+
+        found = self.abilities(place)
+        if found is not None:
+            rely_on(place.storage, found)
+
+    def may_hold_journal(self, place: Place) -> bool:
+        """Whether create-once can be relied on there; where it lies, copies may lie, no journal."""
+        from ckptgov.work.abilities import may_hold_journal
+
+        found = self.abilities(place)
+        return found is None or may_hold_journal(found)
+
+    def checks_arrivals(self, place: Place) -> bool:
+        """Whether the store there was seen to refuse a wrong checksum, of a part too."""
+        found = self.abilities(place)
+        return found is not None and bool(found.checksums_on_put and found.checksums_on_parts)
 
     @property
     def catalog(self) -> Catalog:
@@ -103,7 +164,13 @@ class Context:
             CouldNotLook: missing, unmounted, foreign or unreadable.
         """
         if tier.root not in self._places:
-            opened = open_place(tier.root, tier=tier.name, node=tier.node)
+            opened = open_place(
+                tier.root,
+                tier=tier.name,
+                node=tier.node,
+                endpoint=tier.endpoint,
+                stall_s=self.settings.stall_s,
+            )
             self.stack.callback(opened.storage.close)
             known = self.whereabouts.place_by_root(tier.root, node=tier.node)
             identity = check_identity(

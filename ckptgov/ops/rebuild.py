@@ -22,6 +22,7 @@ from ckptgov.model.settings import Scope, TierSettings
 from ckptgov.ops.context import CATALOG_FILE, Context
 from ckptgov.ops.record import record_look, record_run, state_of
 from ckptgov.ops.tiers import register, tier_for
+from ckptgov.work import addresses
 from ckptgov.work.answer import share_journal
 from ckptgov.work.locate import normal_path, open_place
 from ckptgov.work.runroots import run_roots_below
@@ -63,7 +64,7 @@ def rebuild(context: Context, roots: Sequence[str], *, dry_run: bool = False) ->
     for moved in set_damaged_aside(context):
         context.talk(f"the damaged catalog was moved to {moved}")
     for root in roots:
-        real = os.path.realpath(normal_path(root))
+        real = addresses.real(normal_path(root))
         if tier_for(context, real) is None:
             register(context, real, node=None)
     tiers = context.settings.tiers
@@ -102,7 +103,7 @@ def _identities(
     failed: list[CkptgovError] = []
     for tier in tiers:
         try:
-            place = open_place(tier.root, tier=tier.name, node=tier.node)
+            place = open_place(tier.root, tier=tier.name, node=tier.node, endpoint=tier.endpoint)
             identity = read_identity(place.storage)
             place.storage.close()
         except CkptgovError as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from msgspec import Struct
 
 from ckptgov.errors import UsageError
@@ -12,6 +10,7 @@ from ckptgov.model.settings import Scope
 from ckptgov.ops.context import Context, make_directory
 from ckptgov.ops.record import record_run
 from ckptgov.ops.tiers import register, tier_for
+from ckptgov.work import addresses
 from ckptgov.work.locate import normal_path
 from ckptgov.work.runstore import writable_store
 
@@ -48,11 +47,12 @@ def create_run(
     identity = RunIdentity(run_id=context.author.new_id(), name=name, expect=expect)
     if dry_run:
         return ListedRun(name=name, run_id="", roots=(path,), checkpoints=0, bytes=0)
-    make_directory(path)
-    known = tier_for(context, os.path.realpath(path))
+    if not addresses.is_url(path):  # a store has no empty directories
+        make_directory(path)
+    known = tier_for(context, addresses.real(path))
     if known is None:
-        register(context, os.path.realpath(path), node=None)
-        known = tier_for(context, os.path.realpath(path))
+        register(context, addresses.unescaped_root(addresses.real(path)), node=None)
+        known = tier_for(context, addresses.real(path))
         assert known is not None
     tier, below = known
     look = context.look(context.place(tier), below, partial=tier.scope is Scope.NODE, run=name)
@@ -90,7 +90,7 @@ def _root_for(context: Context, name: str, root: str | None) -> str:
             "no shared tier is configured",
             hint="say where the run lies: --root DIR, or add a tier first",
         )
-    return os.path.join(shared[0].root, name)
+    return addresses.join(shared[0].root, name)
 
 
 def list_runs(context: Context) -> tuple[ListedRun, ...]:
@@ -101,7 +101,7 @@ def list_runs(context: Context) -> tuple[ListedRun, ...]:
         run_id = run.identity.run_id
         sealed = context.catalog.checkpoints(run_id)
         roots = tuple(
-            os.path.join(places[root.place].root, root.path).rstrip("/")
+            addresses.join(places[root.place].root, root.path)
             for root in context.catalog.roots_of(run_id)
         )
         listed.append(

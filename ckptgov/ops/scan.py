@@ -8,18 +8,28 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ckptgov.errors import Ambiguous, CkptgovError, CouldNotLook, PartlyDone, UsageError
+from ckptgov.errors import (
+    Ambiguous,
+    CkptgovError,
+    CouldNotLook,
+    PartlyDone,
+    StorageError,
+    UsageError,
+)
 from ckptgov.model.answers import ScanAnswer, ScannedRun, SealedCheckpoint
 from ckptgov.model.checkpoint import Evidence, RunIdentity
 from ckptgov.model.facts import Depth, Note, Query, Sighting
+from ckptgov.model.pacing import FlowClass
 from ckptgov.model.settings import Scope, TierSettings
 from ckptgov.ops.context import Context
+from ckptgov.ops.moving import paced_reading
 from ckptgov.ops.record import record_look, record_run
 from ckptgov.ops.tiers import register, tier_for
+from ckptgov.work import addresses
 from ckptgov.work.answer import share_journal
 from ckptgov.work.ask import Asked, listing
 from ckptgov.work.halves import halves_of, seal_halves
-from ckptgov.work.locate import locate, normal_path, open_place
+from ckptgov.work.locate import Location, endpoint_of, locate, normal_path, open_place
 from ckptgov.work.look import RunLook
 from ckptgov.work.restart import default_name
 from ckptgov.work.runroots import run_roots_below
@@ -63,8 +73,10 @@ def scan(
             started.append(_start(context, tier, below, run=run))
         except CkptgovError as error:
             refused.append(error)
-    _seal_newest_first(context, started)
-    _join_halves(context, started)
+    looks = [one.look for one in started]
+    with paced_reading(context, looks, what="seal", flow_class=FlowClass.DURABLE):
+        _seal_newest_first(context, started)
+        _join_halves(context, started)
     runs = tuple(_finish(context, group) for group in _by_run(started))
     return ScanAnswer(runs=runs, error=_error_of(runs, refused))
 
@@ -74,7 +86,7 @@ def preview(context: Context, directories: Sequence[str], *, node: str | None = 
     found: list[tuple[Place, str, bool]] = []
     if directories:
         for directory in directories:
-            location = locate(normal_path(directory))
+            location = _located(context, normal_path(directory))
             context.stack.callback(location.place.storage.close)
             found += [(location.place, root, node is not None) for root in location.run_roots]
     else:
@@ -116,30 +128,42 @@ def _run_roots(
 def _roots_below(
     context: Context, directory: str, *, node: str | None
 ) -> list[tuple[TierSettings, str]]:
-    location = locate(normal_path(directory))
+    location = _located(context, normal_path(directory))
     location.place.storage.close()
-    real = os.path.realpath(os.path.join(location.place.root, location.below))
-    known = tier_for(context, real)
-    if known is None:
-        register(context, os.path.realpath(location.place.root), node=node)
-        known = tier_for(context, real)
-        assert known is not None
-    tier, below = known
+    real = addresses.real(addresses.join(location.place.root, location.below))
+    tier, below = _registered(context, real, addresses.real(location.place.root), node=node)
     place = context.place(tier)
     if location.only_name is not None:
-        return [(tier, _relative(place, location.place.root, location.run_roots[0]))]
-    roots = run_roots_below(place.storage, below)
-    return [(tier, root) for root in roots]
+        run_root = addresses.join(location.place.root, location.run_roots[0])
+        return [(tier, _relative(place, run_root))]
+    return [(tier, root) for root in run_roots_below(place.storage, below)]
 
 
-def _relative(place: Place, root: str, run_root: str) -> str:
-    path = os.path.realpath(os.path.join(root, run_root))
-    below = os.path.relpath(path, os.path.realpath(place.root))
-    return "" if below == "." else below
+def _located(context: Context, address: str) -> Location:
+    return locate(address, endpoint=endpoint_of(address, context.settings.tiers))
+
+
+def _registered(
+    context: Context, address: str, root: str, *, node: str | None
+) -> tuple[TierSettings, str]:
+    """The tier an address lies in and the path below it; ``root`` becomes one where none is."""
+    known = tier_for(context, address)
+    if known is None:
+        register(context, addresses.unescaped_root(root), node=node)
+        known = tier_for(context, address)
+        assert known is not None
+    return known
+
+
+def _relative(place: Place, address: str) -> str:
+    below = addresses.relative(addresses.real(address), addresses.real(place.root))
+    assert below is not None, f"{address} lies outside {place.root}"
+    return below
 
 
 def _start(context: Context, tier: TierSettings, below: str, *, run: str | None) -> RunAtPlace:
     place = context.place(tier)
+    _require_journal(context, tier, place)
     is_partial = tier.scope is Scope.NODE
     look = context.look(place, below, partial=is_partial, run=run or default_name_at(place, below))
     identity = _identity(context, tier, look, run)
@@ -155,6 +179,15 @@ def _start(context: Context, tier: TierSettings, below: str, *, run: str | None)
     settings = context.seal_settings_at(place)
     steps = scan_steps(look, progress, author=context.author, settings=settings)
     return RunAtPlace(tier=tier, look=look, progress=progress, steps=steps)
+
+
+def _require_journal(context: Context, tier: TierSettings, place: Place) -> None:
+    if not context.may_hold_journal(place):
+        raise StorageError(
+            f"tier {tier.name}: no journal can be kept there: 'tier check' saw a name given twice, "
+            "or what was published not last",
+            hint="keep runs on another tier; this one may hold copies, which 'flush' brings",
+        )
 
 
 def default_name_at(place: Place, below: str) -> str:
@@ -363,29 +396,23 @@ def open_run(
     Raises:
         UsageError: the path is a tier's root or a run root, not a checkpoint beneath one.
     """
-    absolute = os.path.realpath(normal_path(path))
-    if not os.path.lexists(absolute):
+    absolute = addresses.real(normal_path(path))
+    if not addresses.is_url(absolute) and not os.path.lexists(absolute):
         raise CouldNotLook(f"{path}: is not there")
-    location = locate(absolute)
+    location = _located(context, absolute)
     location.place.storage.close()
+    run_root, name = addresses.parent(absolute), addresses.name_of(absolute)
     if location.only_name is not None:
-        run_root = os.path.join(location.place.root, location.run_roots[0])
+        run_root = addresses.join(location.place.root, location.run_roots[0])
         name = location.only_name
-    else:
-        run_root, name = os.path.split(absolute)
-    run_root = os.path.realpath(run_root)
-    if not name:
+    run_root = addresses.real(run_root)
+    if not name or run_root == absolute:
         raise UsageError(f"{path}: is not a checkpoint below a run root")
-    known = tier_for(context, run_root)
-    if known is None and dry_run:
+    if dry_run and tier_for(context, run_root) is None:
         look = context.look(open_place(run_root), "", partial=False, run=run)
         identity = look.identity or RunIdentity(run_id="", name=run or default_name(look))
         return OpenedRun(look=look, name=name, identity=identity)
-    if known is None:
-        register(context, run_root, node=node)
-        known = tier_for(context, run_root)
-        assert known is not None
-    tier, below = known
+    tier, below = _registered(context, run_root, run_root, node=node)
     place = context.place(tier)
     look = context.look(
         place,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from ckptgov.config.edit import add_tier as write_tier
 from ckptgov.config.load import load_settings
@@ -13,8 +15,12 @@ from ckptgov.model.answers import Check
 from ckptgov.model.settings import Scope, TierSettings
 from ckptgov.ops.context import Context
 from ckptgov.storage.contract import Storage
-from ckptgov.work.locate import open_place
-from ckptgov.work.tier import mint_identity, read_identity
+from ckptgov.work import addresses
+from ckptgov.work.locate import normal_path, open_place
+from ckptgov.work.tier import Place, mint_identity, read_identity
+
+if TYPE_CHECKING:
+    from ckptgov.work.abilities import Abilities
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -29,12 +35,13 @@ def add_tier(context: Context, tier: TierSettings, *, dry_run: bool = False) -> 
     if not _NAME.fullmatch(tier.name):
         raise UsageError(f"tier name {tier.name!r}: letters, digits, '.', '_' and '-' only")
     _check_free(context, tier)
-    if _above_trainers_own(tier.root) != tier.root:
+    write_tier(context.settings.home, tier, dry_run=True)  # refused before anything is minted
+    if _above_trainers_own(tier.root, tier.endpoint) != tier.root:
         raise UsageError(
             f"{tier.root}: its trainer takes every entry in it for a save of its own",
             hint="name the directory above it",
         )
-    place = open_place(tier.root, tier=tier.name, node=tier.node)
+    place = open_place(tier.root, tier=tier.name, node=tier.node, endpoint=tier.endpoint)
     context.stack.callback(place.storage.close)
     _check_identity_is_ours(context, place.storage, tier)
     if dry_run:
@@ -50,7 +57,11 @@ def add_tier(context: Context, tier: TierSettings, *, dry_run: bool = False) -> 
         )
     write_tier(context.settings.home, tier)
     context.settings = load_settings(context.settings.home)
-    context.place(tier)
+    opened = context.place(tier)
+    if addresses.is_url(tier.root):  # no two stores keep the same promises
+        for check in _examined(context, opened, None):
+            if check.severity != "ok":
+                context.talk(f"{tier.name}: {check.name}: {check.text}")
     return tier
 
 
@@ -62,11 +73,18 @@ def _check_free(context: Context, tier: TierSettings) -> None:
                 + (f" on node {tier.node}" if tier.node else "")
                 + f", at {other.root}"
             )
-        if _inside(tier.root, other.root) or _inside(other.root, tier.root):
+        if tier.endpoint == other.endpoint and _overlap(tier.root, other.root):
             raise UsageError(
                 f"{tier.root} and the root of tier {other.name} ({other.root}) lie in one another",
                 hint="name the registered root, or a directory beside it",
             )
+
+
+def _overlap(first: str, second: str) -> bool:
+    return (
+        addresses.relative(first, second) is not None
+        or addresses.relative(second, first) is not None
+    )
 
 
 def _check_identity_is_ours(context: Context, storage: Storage, tier: TierSettings) -> None:
@@ -86,37 +104,35 @@ def _check_identity_is_ours(context: Context, storage: Storage, tier: TierSettin
             )
 
 
-def _inside(path: str, root: str) -> bool:
-    return os.path.commonpath([path, root]) == root
-
-
-def tier_for(context: Context, path: str) -> tuple[TierSettings, str] | None:
-    """The registered tier a path lies in, and the path below its root.
+def tier_for(context: Context, address: str) -> tuple[TierSettings, str] | None:
+    """The registered tier that a path or URL lies in, and the path below its root.
 
     Raises:
-        UsageError: the path lies around a registered root.
+        UsageError: it lies around a registered root.
     """
     for tier in context.settings.tiers:
-        root = os.path.realpath(tier.root)
-        if _inside(path, root):
-            below = os.path.relpath(path, root)
-            return tier, "" if below == "." else below
-        if _inside(root, path):
+        root = addresses.real(tier.root)
+        below = addresses.relative(address, root)
+        if below is not None:
+            return tier, below
+        if addresses.relative(root, address) is not None:
             raise UsageError(
-                f"{path} lies around the root of tier {tier.name} ({tier.root})",
+                f"{address} lies around the root of tier {tier.name} ({tier.root})",
                 hint="scan the tier's root, or a directory outside it",
             )
     return None
 
 
 def register(context: Context, root: str, *, node: str | None) -> TierSettings:
-    """Make a directory a tier of its own, named after it.
+    """Make a directory, or what a URL leads to, a tier of its own, named after it.
 
     One in which a trainer takes every entry for a save is left alone, and the one above it is
     registered.
     """
-    root = _above_trainers_own(root)
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", os.path.basename(root)).strip("-._") or "root"
+    if addresses.is_url(root) and node is not None:
+        raise UsageError(f"{root}: every node sees it", hint="--node goes with a node's own disk")
+    root = _above_trainers_own(root, None)
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", addresses.name_of(root)).strip("-._") or "root"
     taken = {one.name for one in context.settings.tiers}
     identity_name = _standing_name(root)
     name = identity_name or stem[:48]
@@ -141,13 +157,13 @@ def register(context: Context, root: str, *, node: str | None) -> TierSettings:
     return tier
 
 
-def _above_trainers_own(root: str) -> str:
-    place = open_place(root)
+def _above_trainers_own(root: str, endpoint: str | None) -> str:
+    place = open_place(root, endpoint=endpoint)
     try:
-        is_own = is_trainers_own(place.storage, "", os.path.basename(root))
+        is_own = is_trainers_own(place.storage, "", addresses.name_of(root))
     finally:
         place.storage.close()
-    return os.path.dirname(root) if is_own else root
+    return addresses.parent(root) if is_own else root
 
 
 def _standing_name(root: str) -> str | None:
@@ -159,83 +175,87 @@ def _standing_name(root: str) -> str | None:
     return identity.tier if identity is not None else None
 
 
-def check_tier(context: Context, tier: TierSettings) -> tuple[Check, ...]:
+def check_tier(
+    context: Context, tier: TierSettings, *, via: str | None = None
+) -> tuple[Check, ...]:
     """Prove the storage contract's promises on a live tier, and its identity.
 
-    Everything it writes lies under ``.ckptgov/check-<id>`` and is removed again.
+    What was seen is recorded: flushes and journals rely on it. ``via`` is the same root through a
+    second mount. Everything that is written lies under ``.ckptgov/check-<id>`` and is removed
+    again.
+
+    Raises:
+        UsageError: ``via`` shows another tree.
     """
     try:
         place = context.place(tier)
     except ForeignPlace as error:
-        return (
-            Check(name="identity", severity="failure", text=error.message, fix=error.hint or ""),
-        )
+        return (_failure("identity", error),)
     except CkptgovError as error:
-        return (Check(name="reach", severity="failure", text=error.message, fix=error.hint or ""),)
-    checks = [Check(name="identity", severity="ok", text=f"place {place.uuid}")]
+        return (_failure("reach", error),)
+    second = _second(context, tier, via) if via is not None else None
+    return (*_reached(place), *_examined(context, place, second))
+
+
+def recorded_checks(context: Context, tier: TierSettings) -> tuple[Check, ...]:
+    """What the last ``tier check`` saw, and whether the tier can be reached now; writes nothing.
+
+    A tier that was never checked is checked for the first time.
+    """
+    from ckptgov.work.abilities import checks_of
+
+    try:
+        place = context.place(tier)
+        abilities = context.abilities(place)
+    except CkptgovError:
+        return check_tier(context, tier)
+    if abilities is None:
+        return check_tier(context, tier)
+    return (*_reached(place), *checks_of(abilities))
+
+
+def _reached(place: Place) -> tuple[Check, ...]:
     filesystem = place.storage.filesystem()
-    checks.append(
+    where = "network" if filesystem.is_network else "local"
+    return (
+        Check(name="identity", severity="ok", text=f"place {place.uuid}"),
         Check(
             name="file-system",
             severity="ok",
-            text=f"{filesystem.type} from {filesystem.source}, "
-            f"{'network' if filesystem.is_network else 'local'}, times are "
-            f"{filesystem.granularity_ns / 1e6:g} ms coarse",
-        )
-    )
-    checks += _probe(place.storage, f".ckptgov/check-{context.author.new_id()}")
-    return tuple(checks)
-
-
-def _probe(storage: Storage, directory: str) -> list[Check]:
-    key = f"{directory}/probe"
-    checks: list[Check] = []
-    try:
-        storage.publish(key, [b"one"])
-        checks.append(Check(name="publish", severity="ok", text="durable create works"))
-        checks.append(_probe_exclusive(storage, key))
-        checks.append(_probe_listing(storage, directory))
-        checks.append(_probe_birth(storage, key))
-        storage.remove(key)
-        storage.remove_dir(directory)
-    except (CkptgovError, OSError) as error:
-        checks.append(
-            Check(
-                name="publish",
-                severity="failure",
-                text=f"cannot be written: {error}",
-                fix="copies may lie here; manifests and journal cannot",
-            )
-        )
-    return checks
-
-
-def _probe_exclusive(storage: Storage, key: str) -> Check:
-    try:
-        storage.publish(key, [b"two"])
-    except FileExistsError:
-        return Check(name="exclusive-create", severity="ok", text="a taken name is refused")
-    return Check(
-        name="exclusive-create",
-        severity="failure",
-        text="a taken name was given twice: this tier may hold copies but no journal",
-        fix="keep the run's home on another tier",
+            text=f"{filesystem.type} from {filesystem.source}, {where}",
+        ),
     )
 
 
-def _probe_listing(storage: Storage, directory: str) -> Check:
-    names = [entry.name for entry in storage.list(directory)]
-    if names == ["probe"]:
-        return Check(name="listing", severity="ok", text="a new name is listed at once")
-    return Check(name="listing", severity="failure", text=f"lists {names!r} after one create")
+def _failure(name: str, error: CkptgovError) -> Check:
+    return Check(name=name, severity="failure", text=error.message, fix=error.hint or "")
 
 
-def _probe_birth(storage: Storage, key: str) -> Check:
-    if storage.stat(key).btime_ns is not None:
-        return Check(name="birth-time", severity="ok", text="files tell when they were born")
-    return Check(
-        name="birth-time",
-        severity="warning",
-        text="no birth times: an overwrite in place before the first scan cannot be told from "
-        "times that a copy carried over",
-    )
+def _second(context: Context, tier: TierSettings, via: str) -> Storage:
+    address = normal_path(via)
+    if addresses.real(address) == addresses.real(tier.root):
+        raise UsageError(f"{via} is the tier's own root, and no second mount of it")
+    storage = open_place(address).storage
+    context.stack.callback(storage.close)
+    return storage
+
+
+def _examined(context: Context, place: Place, second: Storage | None) -> tuple[Check, ...]:
+    """Try a place's abilities and record what was seen."""
+    from ckptgov.work.abilities import checks_of, probe, to_json
+
+    author = context.author
+    abilities = probe(place.storage, second=second, clock=author.clock, new_id=author.new_id)
+    if place.uuid is not None:
+        # What a second mount showed once stays known when it is not there this time.
+        abilities = _completed(abilities, context.abilities(place))
+        context.catalog.put_abilities(place.uuid, to_json(abilities), author.clock.now_ns())
+    return checks_of(abilities)
+
+
+def _completed(now: Abilities, before: Abilities | None) -> Abilities:
+    """What was not tried this time is as it was seen before."""
+    if before is None:
+        return now
+    untried = [name for name in now.__struct_fields__ if getattr(now, name) is None]
+    return replace(now, **{name: getattr(before, name) for name in untried})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from ckptgov.model.answers import VerifyAnswer
 from ckptgov.model.checkpoint import VerifyLevel
+from ckptgov.model.pacing import FlowClass
 from ckptgov.ops.context import Context
+from ckptgov.ops.moving import paced_reading
 from ckptgov.ops.record import record_look
 from ckptgov.work import ask
 from ckptgov.work.ask import Asked
@@ -13,13 +15,16 @@ from ckptgov.work.seal import SealSettings
 
 def verify(context: Context, asked: Asked, *, level: VerifyLevel, dry_run: bool) -> VerifyAnswer:
     """Verify everything asked for at every place that answers."""
-    answer = ask.verify(
-        asked,
-        level=level,
-        clock=context.author.clock,
-        settings=SealSettings(threads=context.settings.digest_threads, progress=context.progress),
-        write=not dry_run,
-    )
+    settings = SealSettings(threads=context.settings.digest_threads, progress=context.progress)
+    what = f"verify {asked.run or asked.looks[0].place.root}"
+    with paced_reading(context, asked.looks, what=what, flow_class=FlowClass.BACKGROUND):
+        answer = ask.verify(
+            asked,
+            level=level,
+            clock=context.author.clock,
+            settings=settings,
+            write=not dry_run,
+        )
     if dry_run or level is not VerifyLevel.DIGEST:
         return answer
     for look in asked.looks:

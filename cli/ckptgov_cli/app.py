@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ckptgov.errors import UsageError
-from ckptgov_cli import output
-from ckptgov_cli.exits import EXIT_CODES as _CODES
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ckptgov.governor import Governor
-
-EXIT_CODES = "\b\n" + _CODES
-"""The mark keeps the table from being re-wrapped."""
+from ckptgov_cli import moving
+from ckptgov_cli.options import EXIT_CODES, DryRun, Json, Node, Target, opened_governor
+from ckptgov_cli.tiers import tier_app
 
 app = typer.Typer(
     name="ckptgov",
@@ -29,19 +20,12 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-tier_app = typer.Typer(help="Places that hold checkpoints.")
 run_app_ = typer.Typer(help="Training runs.")
 catalog_app = typer.Typer(help="The catalog: an index that storage can always refill.")
 app.add_typer(tier_app, name="tier")
 app.add_typer(run_app_, name="run")
 app.add_typer(catalog_app, name="catalog")
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document, errors included.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done; do nothing.")]
-Node = Annotated[
-    str | None, typer.Option("--node", metavar="N", help="The node whose own disk is meant.")
-]
-Target = Annotated[str, typer.Argument(metavar="RUN|DIR", help="A run's name or a directory.")]
+moving.register(app)
 
 
 def run_app(arguments: Sequence[str]) -> int:
@@ -60,24 +44,6 @@ def run_app(arguments: Sequence[str]) -> int:
         path = context.command_path if context is not None else "ckptgov"
         raise UsageError(error.format_message(), hint=f"see '{path} --help'") from error
     return code if isinstance(code, int) else 0
-
-
-@contextmanager
-def _governor() -> Iterator[Governor]:
-    from ckptgov.governor import open_governor
-
-    if not sys.stderr.isatty():
-        with open_governor(talk=output.talk) as governor:
-            yield governor
-        return
-    from ckptgov_cli.progress import ByteCounter
-
-    counter = ByteCounter()
-    try:
-        with open_governor(talk=output.talk, progress=counter) as governor:
-            yield governor
-    finally:
-        counter.close()
 
 
 @app.command(
@@ -114,7 +80,7 @@ def scan(
     """
     from ckptgov_cli import render
 
-    with _governor() as governor:
+    with opened_governor() as governor:
         answer = governor.scan(directories or [], run=run, node=node, dry_run=dry_run)
     return render.scan(answer, as_json=json, dry_run=dry_run)
 
@@ -144,7 +110,7 @@ def commit(
     from ckptgov_cli import render
 
     metrics = _metrics(metric or [])
-    with _governor() as governor:
+    with opened_governor() as governor:
         sealed = governor.commit(
             path, run=run, step=step, node=node, metrics=metrics, dry_run=dry_run
         )
@@ -190,7 +156,7 @@ def verify(
 
     if level not in tuple(VerifyLevel):
         raise UsageError(f"--level {level}: write size, structure or digest")
-    with _governor() as governor:
+    with opened_governor() as governor:
         answer = governor.verify(target, level=VerifyLevel(level), dry_run=dry_run)
     return render.verify(answer, as_json=json)
 
@@ -201,7 +167,7 @@ def list_(target: Target, json: Json = False) -> int:
     from ckptgov.model.facts import Query
     from ckptgov_cli import render
 
-    with _governor() as governor:
+    with opened_governor() as governor:
         listing = governor.listing(target, Query())
     return render.listing(listing, as_json=json)
 
@@ -216,7 +182,7 @@ def show(
     from ckptgov.model.facts import Query
     from ckptgov_cli import render
 
-    with _governor() as governor:
+    with opened_governor() as governor:
         listing = governor.listing(target, Query())
     return render.show(listing, step=step, as_json=json)
 
@@ -244,7 +210,7 @@ def explain(
     if purpose not in tuple(Purpose):
         raise UsageError(f"--purpose {purpose}: write resume or weights")
     query = Query(purpose=Purpose(purpose), world_size=world_size)
-    with _governor() as governor:
+    with opened_governor() as governor:
         listing = governor.listing(target, query)
     return render.explain(listing, step=step, as_json=json)
 
@@ -273,7 +239,7 @@ def manifest(
 
     if format not in ("json", "xxhsum"):
         raise UsageError(f"--format {format}: write json or xxhsum")
-    with _governor() as governor:
+    with opened_governor() as governor:
         one = governor.manifest(target, step=step)
     return render.manifest(one, form="json" if json else format)
 
@@ -305,7 +271,7 @@ def mark_bad(
 
     if not reason and not undo:
         raise UsageError("mark-bad: say why with --reason TEXT")
-    with _governor() as governor:
+    with opened_governor() as governor:
         record = governor.mark_bad(
             target,
             step=step,
@@ -334,7 +300,7 @@ def rollback(
     """Continue the run from STEP: higher steps saved until now are never offered again."""
     from ckptgov_cli import render
 
-    with _governor() as governor:
+    with opened_governor() as governor:
         record = governor.rollback(target, to_step=to_step, reason=reason, dry_run=dry_run)
     return render.record(record, as_json=json, dry_run=dry_run)
 
@@ -374,7 +340,7 @@ def report(
 
     if outcome not in tuple(RestoreOutcome):
         raise UsageError(f"--outcome {outcome}: write one of {', '.join(RestoreOutcome)}")
-    with _governor() as governor:
+    with opened_governor() as governor:
         record = governor.report(
             target,
             restart_id=restart_id,
@@ -391,78 +357,10 @@ def doctor(json: Json = False) -> int:
     """Check configuration, catalog and every tier; exit 9 if something fails."""
     from ckptgov_cli import render
 
-    with _governor() as governor:
+    with opened_governor() as governor:
         from ckptgov.ops.doctor import doctor
 
         checks = doctor(governor.context)
-    return render.checks(checks, as_json=json)
-
-
-@tier_app.command("add", epilog=EXIT_CODES)
-def tier_add(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="What the tier is called, on every node alike.")
-    ],
-    url: Annotated[str, typer.Argument(metavar="URL", help="A directory or file:// URL.")],
-    scope: Annotated[
-        str, typer.Option("--scope", metavar="S", help="shared, or node for a node's own disk.")
-    ] = "shared",
-    node: Node = None,
-    ingest: Annotated[
-        bool, typer.Option("--ingest", help="'ckptgov scan' discovers and seals here.")
-    ] = False,
-    dry_run: DryRun = False,
-    json: Json = False,
-) -> int:
-    """Register a root: writes its identity file and ckptgov.yaml."""
-    from ckptgov.model.settings import Scope, TierSettings
-    from ckptgov.work.locate import normal_path
-    from ckptgov_cli import render
-
-    if scope not in tuple(Scope):
-        raise UsageError(f"--scope {scope}: write shared or node")
-    if (scope == Scope.NODE) != (node is not None):
-        raise UsageError("--scope node goes with --node N, and only with it")
-    tier = TierSettings(
-        name=name, root=normal_path(url), scope=Scope(scope), node=node, ingest=ingest
-    )
-    with _governor() as governor:
-        from ckptgov.ops.tiers import add_tier
-
-        added = add_tier(governor.context, tier, dry_run=dry_run)
-    return render.tiers([added], as_json=json, dry_run=dry_run)
-
-
-@tier_app.command("list", epilog=EXIT_CODES)
-def tier_list(json: Json = False) -> int:
-    """List the configured tiers."""
-    from ckptgov_cli import render
-
-    with _governor() as governor:
-        tiers = governor.context.settings.tiers
-    return render.tiers(tiers, as_json=json)
-
-
-@tier_app.command("check", epilog=EXIT_CODES)
-def tier_check(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A configured tier.")],
-    node: Node = None,
-    json: Json = False,
-) -> int:
-    """Prove on the live tier what ckptgov relies on: identity, durable and exclusive create."""
-    from ckptgov_cli import render
-
-    with _governor() as governor:
-        from ckptgov.ops.tiers import check_tier
-
-        chosen = [
-            one
-            for one in governor.context.settings.tiers
-            if one.name == name and node in (None, one.node)
-        ]
-        if not chosen:
-            raise UsageError(f"there is no tier {name!r}", hint="see 'ckptgov tier list'")
-        checks = [one for tier in chosen for one in check_tier(governor.context, tier)]
     return render.checks(checks, as_json=json)
 
 
@@ -500,7 +398,7 @@ def run_create(
         )
     elif (expect_count, expect_marker, expect_step) != (None, None, None):
         raise UsageError("--expect-count, --expect-marker and --expect-step go with --expect-glob")
-    with _governor() as governor:
+    with opened_governor() as governor:
         from ckptgov.ops.runs import create_run
 
         run = create_run(governor.context, name, root=root, expect=expect, dry_run=dry_run)
@@ -512,7 +410,7 @@ def run_list(json: Json = False) -> int:
     """List the registered runs."""
     from ckptgov_cli import render
 
-    with _governor() as governor:
+    with opened_governor() as governor:
         from ckptgov.ops.runs import list_runs
 
         runs = list_runs(governor.context)
@@ -530,7 +428,7 @@ def catalog_rebuild(
     """Fill the catalog again from configuration, manifests, receipts and journals."""
     from ckptgov_cli import render
 
-    with _governor() as governor:
+    with opened_governor() as governor:
         from ckptgov.ops.rebuild import rebuild
 
         rebuilt = rebuild(governor.context, roots or [], dry_run=dry_run)
@@ -542,7 +440,7 @@ def catalog_check(json: Json = False) -> int:
     """Compare the catalog with storage and name every difference; changes nothing."""
     from ckptgov_cli import render
 
-    with _governor() as governor:
+    with opened_governor() as governor:
         from ckptgov.ops.rebuild import check
 
         checks = check(governor.context, governor.context.catalog)

@@ -8,7 +8,7 @@ Exit codes:
   3 partly done                           11 timed out
   4 there never was a checkpoint          12 ambiguous (several runs)
   5 none restorable, or verification      20 changes pending (--detailed-exitcode only)
-    failed                               130 interrupted (143: terminated)
-  6 refused by a safety rule
+    failed                              130 interrupted
+  6 refused by a safety rule            143 terminated; what has arrived is kept
   7 lease or lock lost
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from functools import partial
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from ckptgov.errors import CkptgovError, UsageError
 from ckptgov.governor import open_governor
@@ -14,6 +14,10 @@ from ckptgov.model.checkpoint import Evidence, Purpose
 from ckptgov.model.facts import Query
 from ckptgov_cli import output
 from ckptgov_cli.exits import EXIT_CODES
+
+if TYPE_CHECKING:
+    from ckptgov.model.movement import RestoreAnswer
+    from ckptgov.wire.documents import Document
 
 DESCRIPTION = """\
 Print the path of the newest checkpoint that restores, and nothing else, on stdout.
@@ -74,6 +78,21 @@ def parser() -> argparse.ArgumentParser:
     parse.add_argument("--node", metavar="N", help="the node that asks: its own disk comes first")
     parse.add_argument("--place", metavar="UUID", help="the place that asks, by its identity")
     parse.add_argument(
+        "--stage",
+        metavar="DIR",
+        help="bring it to DIR first, each shard from the nearest place that has it sound, and "
+        "print its path there; only checkpoints whose bytes were compared count then. One whose "
+        "shards are sound only over several places counts too, but not with --restart-id",
+    )
+    parse.add_argument(
+        "--match",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="with --stage: only these shards; may be given often ('*' does not cross '/', "
+        "'**' does)",
+    )
+    parse.add_argument(
         "--explain", action="store_true", help="say on stderr why newer ones were passed over"
     )
     parse.add_argument(
@@ -89,6 +108,8 @@ def run(argv: Sequence[str]) -> int:
         options = parser().parse_args(argv)
         if options.world_size is not None and options.world_size < 1:
             raise UsageError("latest: --world-size is at least 1")
+        if options.match and options.stage is None:
+            raise UsageError("latest: --match goes with --stage")
         return _answer(options)
     except SystemExit as stop:  # --help
         return int(stop.code or 0)
@@ -97,11 +118,15 @@ def run(argv: Sequence[str]) -> int:
 
 
 def _answer(options: argparse.Namespace) -> int:
+    is_staged = options.stage is not None
     query = Query(
         purpose=Purpose(options.purpose),
         world_size=options.world_size,
-        min_evidence=Evidence(options.evidence or "structure"),
+        min_evidence=Evidence("digest" if is_staged else options.evidence or "structure"),
+        # What is decided for all ranks must lie whole somewhere: not all of them may stage it.
+        may_gather=is_staged and options.restart_id is None,
     )
+    staged: RestoreAnswer | None = None
     with open_governor(talk=output.talk) as governor:
         told = governor.latest(
             options.target,
@@ -111,10 +136,19 @@ def _answer(options: argparse.Namespace) -> int:
             place=options.place,
             everything=options.explain or options.json,
         )
+        if is_staged and told.chosen is not None and told.error is None:
+            staged = governor.restore(
+                options.target,
+                to=options.stage,
+                query=query,
+                content_id=told.chosen.content_id,
+                match=tuple(options.match),
+                node=options.node,
+            )
     if options.json:
         from ckptgov.wire.documents import latest as document
 
-        output.emit(document(told))
+        output.emit({**document(told), **_staged_document(staged)})
         return told.error.exit_code if told.error is not None else 0
     if options.explain or told.error is not None:
         _explain(told)
@@ -123,8 +157,26 @@ def _answer(options: argparse.Namespace) -> int:
     if told.error is not None:
         output.complain(told.error)
         return told.error.exit_code
-    output.line(told.path or "")
+    if staged is not None:
+        _tell_faults(staged)
+    output.line(staged.path if staged is not None else told.path or "")
     return 0
+
+
+def _staged_document(staged: RestoreAnswer | None) -> Document:
+    """What replaces the answer's own members: the path and resume args are those of the copy."""
+    if staged is None:
+        return {}
+    from ckptgov.wire.movement import restored
+
+    return restored(staged)
+
+
+def _tell_faults(staged: RestoreAnswer) -> None:
+    for fault in staged.faults:
+        output.talk(f"passed over {fault.path}: {fault.reason.value}: {fault.evidence}")
+    if staged.matched:
+        output.talk(f"{staged.name}: only {staged.shards} shards were brought, not all of it")
 
 
 def _warn(told: LatestAnswer) -> None:

@@ -1,4 +1,4 @@
-"""A byte counter on stderr: how much was read, at what rate. Terminals only."""
+"""A byte counter on stderr: how much was read or moved, at what rate. Terminals only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ckptgov_cli.output import size
 class ByteCounter:
     """Called with bytes from several threads; redraws at most ten times a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, word: str = "read") -> None:
+        self._word = word
         self._lock = threading.Lock()
         self._bytes = 0
         self._begun = time.monotonic()
@@ -26,7 +27,7 @@ class ByteCounter:
                 return
             self._drawn = now
             rate = self._bytes / max(now - self._begun, 1e-3)
-            sys.stderr.write(f"\r{size(self._bytes)} read, {size(int(rate))}/s \x1b[K")
+            sys.stderr.write(f"\r{size(self._bytes)} {self._word}, {size(int(rate))}/s \x1b[K")
             sys.stderr.flush()
 
     def close(self) -> None:

@@ -20,7 +20,6 @@ from ckptgov_cli import output
 if TYPE_CHECKING:
     from ckptgov.model.checkpoint import Manifest
     from ckptgov.model.journal import Record
-    from ckptgov.model.settings import TierSettings
     from ckptgov.ops.rebuild import Rebuilt
     from ckptgov.ops.runs import ListedRun
 
@@ -266,35 +265,6 @@ def checks(found: Sequence[Check], *, as_json: bool) -> int:
         if one.fix and one.severity != "ok":
             output.talk(f"  fix: {one.fix}")
     return 9 if failed else 0
-
-
-def tiers(found: Sequence[TierSettings], *, as_json: bool, dry_run: bool = False) -> int:
-    """The configured tiers."""
-    if as_json:
-        output.emit(
-            {
-                "dry_run": dry_run,
-                "tiers": [
-                    {
-                        "name": one.name,
-                        "root": documents.text(one.root),
-                        "scope": one.scope.value,
-                        "node": one.node,
-                        "ingest": one.ingest,
-                    }
-                    for one in found
-                ],
-            }
-        )
-        return 0
-    if dry_run:
-        output.talk("would add:")
-    rows = [
-        [one.name, one.scope.value, one.node or "-", "ingest" if one.ingest else "-", one.root]
-        for one in found
-    ]
-    output.table(("TIER", "SCOPE", "NODE", "INGEST", "ROOT"), rows)
-    return 0
 
 
 def runs(found: Sequence[ListedRun], *, as_json: bool, dry_run: bool = False) -> int:

@@ -1,0 +1,121 @@
+"""The lease on delivering one checkpoint to one place: it saves work, it never decides.
+
+A mover that lost it stops; one that was stopped past it and goes on can only touch temporary
+names of its own, so both end in one copy with the right bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+from ckptgov.errors import CkptgovError, LeaseLost
+from ckptgov.ops.context import Context
+
+TTL_NS = 30 * 10**9
+RENEW_S = 10.0
+
+
+class CopyLease:
+    """A held lease; ``is_lost`` turns true when another mover took it over."""
+
+    def __init__(self, context: Context, content_id: str, place: str) -> None:
+        self._context = context
+        self._content_id = content_id
+        self._place = place
+        self._clock = context.author.clock
+        self._epoch = _take(context, content_id, place)
+        self._renewed = self._clock.monotonic()
+        self._lost = False
+        self._lock = threading.Lock()
+
+    def is_lost(self) -> bool:
+        """Renews when it is time; asked between pieces, so no thread of its own is needed."""
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._lost or now - self._renewed < RENEW_S:
+                return self._lost
+            try:
+                self._context.catalog.renew_copy_lease(
+                    self._content_id, self._place, epoch=self._epoch, ttl_ns=TTL_NS
+                )
+            except LeaseLost:
+                self._lost = True
+            except CkptgovError:
+                pass  # the catalog did not answer: what is delivered is right in any case
+            self._renewed = now
+            return self._lost
+
+    def release(self) -> None:
+        """Let the next one begin."""
+        with suppress(CkptgovError):
+            self._context.catalog.release_copy_lease(
+                self._content_id, self._place, epoch=self._epoch
+            )
+
+
+@contextmanager
+def copy_lease(context: Context, content_id: str, place: str) -> Iterator[CopyLease]:
+    """Hold the lease for the block.
+
+    Raises:
+        LeaseLost: another living mover holds it.
+    """
+    lease = CopyLease(context, content_id, place)
+    try:
+        yield lease
+    finally:
+        lease.release()
+
+
+def arriving(context: Context, content_ids: Iterable[str], place: str) -> frozenset[str]:
+    """Those that a living mover delivers to the place now."""
+    now_ns = context.author.clock.now_ns()
+    found = set()
+    for content_id in content_ids:
+        known = context.catalog.copy_lease(content_id, place)
+        if known is not None and known.expires_at_ns > now_ns and not _is_dead(known.holder):
+            found.add(content_id)
+    return frozenset(found)
+
+
+def _take(context: Context, content_id: str, place: str) -> int:
+    catalog, holder = context.catalog, _holder(os.getpid())
+    with suppress(LeaseLost):
+        return catalog.take_copy_lease(content_id, place, holder=holder, ttl_ns=TTL_NS)
+    known = catalog.copy_lease(content_id, place)
+    if known is not None and _is_dead(known.holder):  # killed: nobody else will release it
+        catalog.release_copy_lease(content_id, place, epoch=known.epoch)
+    return catalog.take_copy_lease(content_id, place, holder=holder, ttl_ns=TTL_NS)
+
+
+def _holder(pid: int) -> str:
+    """A process that is never taken for another: host, boot, number, start."""
+    return f"{os.uname().nodename}:{_boot_id()}:{pid}:{_started(pid)}"
+
+
+def _is_dead(holder: str) -> bool:
+    """Whether the process surely ended; one on another host may live."""
+    host, _, rest = holder.partition(":")
+    boot, _, process = rest.partition(":")
+    if host != os.uname().nodename:
+        return False
+    pid, _, started = process.partition(":")
+    return boot != _boot_id() or _started(int(pid)) != started
+
+
+def _boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def _started(pid: int) -> str:
+    """When a process started, in ticks since boot (proc_pid_stat(5)); "" when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            state_and_more = file.read().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if state_and_more[0] in "ZX" else state_and_more[19]

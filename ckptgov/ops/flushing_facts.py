@@ -1,0 +1,103 @@
+"""From looks at a run's places to what flush planning wants to know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ckptgov.model.copies import CopyState
+from ckptgov.model.journal import Sealed
+from ckptgov.ops.record import coverage_of, state_of
+from ckptgov.planning.choose import reported_unloadable
+from ckptgov.planning.flushable import FlushCheckpoint, FlushCopy, RunToFlush, standing_pins
+from ckptgov.planning.lines import is_marked_bad
+from ckptgov.work.answer import share_journal
+from ckptgov.work.look import RunLook
+from ckptgov.work.sources import CopyAt, copies_of
+
+
+def run_to_flush(
+    run_id: str,
+    name: str,
+    looks: Sequence[RunLook],
+    *,
+    now_ns: int,
+    begun: frozenset[str] = frozenset(),
+    arriving: frozenset[str] = frozenset(),
+    unseen: frozenset[str] = frozenset(),
+) -> tuple[RunToFlush, Mapping[str, Sequence[CopyAt]]]:
+    """The run as planning sees it, and its copies by content id.
+
+    ``begun`` and ``arriving`` are content ids of which staging stands at the target, and which a
+    living mover delivers; ``unseen`` are tiers of which a place was not looked at.
+    """
+    records = share_journal(looks)
+    copies = copies_of(looks)
+    pins = standing_pins(records, now_ns=now_ns)
+    unloadable = reported_unloadable(records)
+    sealed = {
+        item.record.content_id: item.record for item in records if isinstance(item.record, Sealed)
+    }
+    lines = looks[0].lines
+    checkpoints = []
+    for content_id, found in copies.items():
+        manifest = found[0].manifest
+        record = sealed.get(content_id)
+        line = record.line if record is not None else lines.active.number
+        mark = is_marked_bad(records, content_id=content_id, step=manifest.step, line=line)
+        if mark is None and content_id in unloadable:
+            mark = f"reported {unloadable[content_id].outcome.value}"
+        checkpoints.append(
+            FlushCheckpoint(
+                content_id=content_id,
+                name=manifest.name,
+                step=manifest.step,
+                step_kind=manifest.step_kind,
+                line=line,
+                attempt=record.attempt if record is not None else 0,
+                bytes=manifest.bytes,
+                shard_count=len(manifest.shards),
+                sealed_at_ns=record.stamp.at_ns if record is not None else now_ns,
+                pins=pins.get(content_id, frozenset()),
+                mark=mark,
+                copies=tuple(_copy(one) for one in found),
+                is_begun=content_id in begun,
+                is_arriving=content_id in arriving,
+            )
+        )
+    # Lost ones keep their place in the history: what was chosen must not shift when the oldest go.
+    checkpoints += [_gone(record) for key, record in sealed.items() if key not in copies]
+    run = RunToFlush(
+        run_id=run_id, name=name, lines=lines, checkpoints=tuple(checkpoints), unseen=unseen
+    )
+    return run, copies
+
+
+def _gone(record: Sealed) -> FlushCheckpoint:
+    """A checkpoint that was sealed once and lies nowhere any more."""
+    return FlushCheckpoint(
+        content_id=record.content_id,
+        name=record.content_id.removeprefix("sha256:")[:16],
+        step=record.step,
+        step_kind=record.step_kind,
+        line=record.line,
+        attempt=record.attempt,
+        bytes=0,
+        shard_count=0,
+        sealed_at_ns=record.stamp.at_ns,
+    )
+
+
+def _copy(one: CopyAt) -> FlushCopy:
+    proof, manifest = one.copy.proof, one.manifest
+    state = CopyState.VERIFIED if one.is_held_whole else state_of(proof, manifest, is_gone=False)
+    is_whole = len(proof.sound) == len(manifest.shards)
+    if one.look.partial and proof.sound and state is CopyState.VERIFIED:
+        coverage = None if is_whole else coverage_of(manifest, proof.sound)
+    else:
+        coverage = None
+    return FlushCopy(
+        tier=one.place.tier,
+        is_shared=one.place.node is None,
+        state=state,
+        coverage=coverage,
+    )

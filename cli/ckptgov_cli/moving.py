@@ -1,0 +1,195 @@
+"""The commands that move bytes, and those that show them: flush, restore, flows, du, reconcile."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from ckptgov.errors import UsageError
+from ckptgov_cli.options import (
+    EXIT_CODES,
+    DryRun,
+    Json,
+    Node,
+    Target,
+    opened_governor,
+)
+from ckptgov_cli.stopping import stopping
+
+WATCH_S = 30.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    for name, command in (
+        ("flush", flush),
+        ("restore", restore),
+        ("flows", flows),
+        ("du", du),
+        ("reconcile", reconcile),
+    ):
+        app.command(name, epilog=EXIT_CODES)(command)
+
+
+def flush(
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="A run's name or a directory of it.")
+    ] = None,
+    every_run: Annotated[bool, typer.Option("--all", help="Every registered run.")] = False,
+    step: Annotated[
+        int | None,
+        typer.Option("--step", metavar="N", min=0, help="This step only, chosen or not."),
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option("--to", metavar="TIER", help="To this tier (default: along every link)."),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Go on: flush what is sealed from now on, too.")
+    ] = False,
+    every: Annotated[
+        float, typer.Option("--every", metavar="S", min=0.1, help="With --watch: seconds between.")
+    ] = WATCH_S,
+    node: Node = None,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> int:
+    """Copy sealed checkpoints to a slower, more durable tier and prove them there.
+
+    Newest first, what has no durable copy before replicas, one checkpoint finished before the
+    next. Every byte is compared with the manifest on its way; the copy becomes visible whole or
+    not at all. Killed or stopped at any point, the same command goes on from what has arrived.
+    """
+    from ckptgov_cli import render_moving
+
+    if (run is None) is not every_run:
+        raise UsageError("name a run, or --all", hint="see 'ckptgov flush --help'")
+    if watch and (dry_run or json):
+        raise UsageError("--watch goes with neither --dry-run nor --json")
+    with stopping() as stop, opened_governor(word="moved") as governor:
+        while True:
+            answer = governor.flush(run, step=step, to=to, node=node, dry_run=dry_run, stop=stop)
+            code = render_moving.flushed(answer, as_json=json, quiet=watch)
+            if not watch or stop():
+                return code
+            governor.context.forget_places()
+            _wait(every, stop)
+            if stop():
+                return code
+
+
+def _wait(seconds: float, stop: object) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and not (callable(stop) and stop()):
+        time.sleep(min(0.2, seconds))
+
+
+def restore(
+    target: Target,
+    to: Annotated[str, typer.Option("--to", metavar="DIR", help="The directory to bring it to.")],
+    step: Annotated[
+        int | None, typer.Option("--step", metavar="N", min=0, help="This step (default: latest).")
+    ] = None,
+    from_tier: Annotated[
+        str | None, typer.Option("--from", metavar="TIER", help="Read from this tier only.")
+    ] = None,
+    match: Annotated[
+        list[str] | None,
+        typer.Option("--match", metavar="GLOB", help="Only these shards; may be given often."),
+    ] = None,
+    purpose: Annotated[
+        str, typer.Option("--purpose", metavar="P", help="resume (default) or weights.")
+    ] = "resume",
+    hardlink: Annotated[
+        bool,
+        typer.Option(
+            "--hardlink",
+            help="Link instead of copying on one file system; a trainer "
+            "that overwrites in place would overwrite the original.",
+        ),
+    ] = False,
+    node: Node = None,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> int:
+    """Bring a checkpoint to a directory: every shard from the nearest place that has it sound.
+
+    Compared with the manifest on the way and read back; staged, then renamed into place. A bad
+    shard is taken from another copy, and the copy it came from is set aside.
+    """
+    from ckptgov.model.checkpoint import Purpose
+    from ckptgov.model.facts import Query
+    from ckptgov_cli import render_moving
+
+    if purpose not in tuple(Purpose):
+        raise UsageError(f"--purpose {purpose}: resume or weights")
+    with stopping() as stop, opened_governor(word="moved") as governor:
+        answer = governor.restore(
+            target,
+            to=to,
+            step=step,
+            query=Query(purpose=Purpose(purpose)),
+            hardlink=hardlink,
+            from_tier=from_tier,
+            match=tuple(match or ()),
+            node=node,
+            dry_run=dry_run,
+            stop=stop,
+        )
+    return render_moving.restored(answer, as_json=json, dry_run=dry_run)
+
+
+def flows(json: Json = False) -> int:
+    """Show who moves what at what rate, who waits and why, and how long it will take."""
+    from ckptgov_cli import render_moving
+
+    with opened_governor() as governor:
+        found = governor.context.desk.facts()
+    return render_moving.flows(found, as_json=json)
+
+
+def du(
+    run: Annotated[str | None, typer.Option("--run", metavar="RUN", help="This run only.")] = None,
+    tier: Annotated[
+        str | None, typer.Option("--tier", metavar="TIER", help="This tier only.")
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Show what takes room, by tier, run and state, pending uploads and left-overs included."""
+    from ckptgov_cli import render_moving
+
+    with opened_governor() as governor:
+        from ckptgov.ops.du import du as measure
+
+        answer = measure(governor.context, run=run, tier=tier)
+    return render_moving.usage(answer, as_json=json)
+
+
+def reconcile(
+    tiers: Annotated[
+        list[str] | None, typer.Argument(metavar="[TIER]...", help="Default: every tier.")
+    ] = None,
+    older_than: Annotated[
+        str,
+        typer.Option(
+            "--older-than", metavar="D", help="Age of left-overs that nobody works on, to go."
+        ),
+    ] = "7d",
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> int:
+    """Bring catalog and tiers together again, and clear what dead movers left behind.
+
+    Uploads and temporary files of a copy that stands whole go at once; others when they are old
+    enough. What is being moved is never touched, however old.
+    """
+    from ckptgov.config.units import parse_duration
+    from ckptgov_cli import render_moving
+
+    with opened_governor() as governor:
+        answer = governor.reconcile(
+            tiers or [], older_than_s=parse_duration(older_than), dry_run=dry_run
+        )
+    return render_moving.reconciled(answer, as_json=json, dry_run=dry_run)
