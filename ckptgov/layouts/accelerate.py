@@ -90,6 +90,11 @@ def owns_directory(tree: Tree, directory: str, name: str) -> bool:
     )
 
 
+def is_owned_by(layout: str, directory: str) -> bool:
+    """The same before anything lies in ``directory``: by the layout of what is to come."""
+    return layout == "accelerate" and split(directory)[1] == "checkpoints"
+
+
 def _is_checkpoint(tree: Tree, directory: str) -> bool:
     files = tree.files(directory)
     if STATE in files:

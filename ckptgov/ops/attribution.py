@@ -12,6 +12,7 @@ from ckptgov.layouts.tree import join, split
 from ckptgov.manifest.forms.manifests import decode_manifest
 from ckptgov.model.checkpoint import Evidence, Manifest
 from ckptgov.ops.context import Context
+from ckptgov.storage.contract import TEMP_PREFIX
 from ckptgov.work.look import RunLook, SealedCopy
 
 _ATTEMPT = re.compile(r"attempt-[0-9]+/")
@@ -48,6 +49,8 @@ def run_here(
     here = {copy.manifest.content_id: copy.manifest.name for copy in copies}
 
     def owners(path: str) -> Sequence[str]:
+        if split(path)[1].startswith(TEMP_PREFIX):  # went along when what was staged was renamed
+            return [one for one, name in here.items() if path.startswith(f"{name}/")]
         found = []
         for content_id, those in names.items():
             # A copy that lies here has one name; one on its way may be given an attempt's.

@@ -272,7 +272,7 @@ def _deliver(
     run_root = _roots_at(context, identity, place, each.asked.looks)[0]
     _check_room(context, each.target, place, run_root, manifest)
     context.rely_on_abilities(place)
-    store = open_store(place, run_root, identity)
+    store = open_store(place, run_root, identity, layout=manifest.layout)
     may_stop = _either(stop, lease.is_lost)
 
     def on_fault(fault: SourceFault) -> None:
@@ -339,7 +339,7 @@ def _publish(
     landed: Landed,
 ) -> None:
     """Journal, then manifest and receipt, then the catalog."""
-    store = open_store(place, run_root, each.identity)
+    store = open_store(place, run_root, each.identity, layout=landing.manifest.layout)
     if context.may_hold_journal(place):
         copy_journal(store, share_journal(each.asked.looks))
     publish_copy(

@@ -117,7 +117,8 @@ def _sidecar(bringing: Bringing, place: Place) -> str:
     """Where shards wait for each other: with the run's own files where there are some."""
     identity = identity_of(bringing.asked)
     if bringing.becomes_copy and identity is not None:
-        return open_store(place, bringing.to.run_root, identity).sidecar
+        layout = bringing.manifest.layout
+        return open_store(place, bringing.to.run_root, identity, layout=layout).sidecar
     return join(bringing.to.run_root, SIDECAR)
 
 
@@ -202,7 +203,7 @@ def _record_copy(
     """Journal, manifest and receipt, then the catalog if there is one."""
     identity = identity_of(bringing.asked)
     assert identity is not None
-    store = open_store(place, bringing.to.run_root, identity)
+    store = open_store(place, bringing.to.run_root, identity, layout=bringing.manifest.layout)
     if not is_catalogued(context, identity) or context.may_hold_journal(place):
         copy_journal(store, share_journal(bringing.asked.looks))
     clock = context.author.clock

@@ -128,6 +128,7 @@ class LiveRules:
 def _matches(rule: Rule, op: str, paths: tuple[str, ...], end: int) -> bool:
     return (
         rule.op in (op, "*")
+        and not any(path.rpartition("/")[2].startswith(_HIDDEN) for path in paths)
         and any(fnmatch.fnmatchcase(path, rule.match) for path in paths)
         and (rule.after_bytes is None or end > rule.after_bytes)
     )

@@ -207,7 +207,14 @@ def _from_source(
 def _standing(copy: ShardCopy, target: Storage) -> Arrived:
     """Another mover, or an earlier try, was quicker."""
     stat = target.stat(copy.path)
-    return Arrived(shard=copy.shard, path=copy.path, stat=stat, proof=ArrivalProof.NONE, place=None)
+    return Arrived(
+        shard=copy.shard,
+        path=copy.path,
+        stat=stat,
+        proof=ArrivalProof.NONE,
+        place=None,
+        resumed_bytes=stat.bytes,
+    )
 
 
 def _opened(source: ShardSource) -> OpenFile:
@@ -401,8 +408,9 @@ def read_back(target: Storage, arrived: Arrived) -> Arrived:
                 found = digest_file(file, drop_cache=True)
                 break
             except ChangedWhileRead:
-                # A link made or removed by another mover changes the ctime, and nothing else.
-                if is_last or not file.stat().token.same_content(stat.token):
+                # A link made or removed by another mover changes the ctime; some file systems
+                # stamp a file once more after it was closed. Only a reading that held counts.
+                if is_last:
                     raise
     if (found.bytes, found.digest) != (shard.bytes, shard.digest):
         raise WrongArrival(

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ckptgov.errors import Malformed
+from ckptgov.layouts.accelerate import is_owned_by
 from ckptgov.model.checkpoint import Evidence, Manifest, RunIdentity
 from ckptgov.model.clock import Clock
 from ckptgov.model.journal import KIND_OF, NumberedRecord, Restart
 from ckptgov.storage.contract import Storage
 from ckptgov.work.copyproof import stat_shards
 from ckptgov.work.landing import Landed
-from ckptgov.work.runstore import RunStore, store_at, writable_store
+from ckptgov.work.runstore import RunStore, foreign_sidecar, store_at, writable_store
 from ckptgov.work.seal import publish_receipt, wait_out_the_tick
 from ckptgov.work.tier import Place
 
@@ -36,14 +37,20 @@ def run_root_at(storage: Storage, identity: RunIdentity) -> str:
     raise Malformed(f"{storage.root}: {identity.name} and {identity.name}~{short} are other runs")
 
 
-def open_store(place: Place, run_root: str, identity: RunIdentity) -> RunStore:
+def open_store(place: Place, run_root: str, identity: RunIdentity, *, layout: str) -> RunStore:
     """The run's store at the target, with ``run.json`` in it.
+
+    ``layout`` is that of what is to land there: a directory that its trainer will own whole gets
+    nothing of ours, also while it is still empty.
 
     Raises:
         Malformed: another run's identity stands there.
     """
     place.storage.make_dirs(run_root)
-    store, standing = writable_store(store_at(place.storage, run_root), identity)
+    at = store_at(place.storage, run_root)
+    if run_root and is_owned_by(layout, run_root) and at.identity() is None:
+        at = RunStore(place.storage, run_root, sidecar=foreign_sidecar(run_root))
+    store, standing = writable_store(at, identity)
     if standing.run_id != identity.run_id:
         raise Malformed(f"{place.root}/{run_root}: belongs to run {standing.name!r}")
     return store

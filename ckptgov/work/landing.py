@@ -200,6 +200,18 @@ def _names(landing: Landing) -> Iterator[str]:
 
 
 def _land_as_directory(landing: Landing, name: str) -> Landed:
+    landed: Landed | None = None
+    try:
+        landed = _brought_as_directory(landing, name)
+    finally:
+        if landed is None or landed.missing or landed.stood_already:
+            # Whoever was quicker took the file that was being written along with what was staged.
+            with suppress(CkptgovError, OSError):
+                _clear_leftovers(landing.target, join(landing.run_root, name))
+    return landed
+
+
+def _brought_as_directory(landing: Landing, name: str) -> Landed:
     target, full = landing.target, join(landing.run_root, name)
     if _stat_or_none(target, full) is not None:
         return _accept(landing, name)
