@@ -98,6 +98,8 @@ class Moving:
     def _watched(self, storage: Storage) -> Storage:
         if getattr(storage, "retries_itself", False):
             return storage  # its own time limits end every call, and it waits between tries
+        if not storage.filesystem().is_network:
+            return storage  # a local disk fails rather than hangs, and watching costs a switch
         return WatchedStorage(
             storage, stall_s=self._context.settings.stall_s, clock=self._context.author.clock
         )

@@ -7,8 +7,11 @@ tried; a target that fails ends the copying, and what has arrived stays for the 
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from queue import Empty, SimpleQueue
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -115,10 +118,11 @@ def copy_shards(
         StorageError: the target failed; its message names it.
     """
     stopper = Stopper(settings.stop)
+    mover = _Mover(target=target, settings=settings, stopper=stopper, buffers=ChunkBuffers())
 
     def work(copy: ShardCopy) -> Arrived | CkptgovError:
         try:
-            return _copy_one(copy, target, settings=settings, stopper=stopper, on_fault=on_fault)
+            return _copy_one(copy, mover, on_fault=on_fault)
         except CkptgovError as error:
             stopper.ask()
             return error
@@ -133,20 +137,24 @@ def copy_shards(
         raise failure
 
 
+class _Mover(Struct, frozen=True, kw_only=True):
+    """What all shards of one copying share."""
+
+    target: Storage
+    settings: CopySettings
+    stopper: Stopper
+    buffers: ChunkBuffers
+
+
 def _copy_one(
-    copy: ShardCopy,
-    target: Storage,
-    *,
-    settings: CopySettings,
-    stopper: Stopper,
-    on_fault: Callable[[SourceFault], None],
+    copy: ShardCopy, mover: _Mover, *, on_fault: Callable[[SourceFault], None]
 ) -> Arrived:
     faults: list[SourceFault] = []
     for source in copy.sources:
-        if stopper():
+        if mover.stopper():
             raise Stopped
         try:
-            return _from_source(copy, source, target, settings=settings, stopper=stopper)
+            return _from_source(copy, source, mover)
         except _BadSource as error:
             fault = SourceFault(
                 place=source.place,
@@ -159,15 +167,8 @@ def _copy_one(
     raise CopyFailed(f"{copy.path}: no source gave its bytes ({told})", tuple(faults))
 
 
-def _from_source(
-    copy: ShardCopy,
-    source: ShardSource,
-    target: Storage,
-    *,
-    settings: CopySettings,
-    stopper: Stopper,
-) -> Arrived:
-    shard = copy.shard
+def _from_source(copy: ShardCopy, source: ShardSource, mover: _Mover) -> Arrived:
+    shard, target = copy.shard, mover.target
     with _opened(source) as file:
         token = _token_of_size(file, shard)
         attributes = _attributes(source)
@@ -178,7 +179,7 @@ def _from_source(
         except FileExistsError:
             return _standing(copy, target)
         try:
-            _deliver(file, shard, delivery, source, target, settings=settings, stopper=stopper)
+            _deliver(file, shard, delivery, source, mover)
             _check_still(token, source)
             stat, proof = delivery.finish()
         except FileExistsError:
@@ -187,8 +188,11 @@ def _from_source(
             forget_buffer()  # a call that hangs may still fill or read it
             delivery.discard()
             raise
-        except _BadSource:
-            delivery.discard()
+        except _BadSource as error:
+            if error.reason in (Reason.UNREADABLE, Reason.MISSING_SHARD):
+                delivery.abandon()  # what came so far is compared before it counts again
+            else:
+                delivery.discard()
             raise
         except BaseException:
             delivery.abandon()
@@ -258,42 +262,33 @@ def _check_still(token: Token, source: ShardSource) -> None:
 
 
 def _deliver(
-    file: OpenFile,
-    shard: Shard,
-    delivery: Delivery,
-    source: ShardSource,
-    target: Storage,
-    *,
-    settings: CopySettings,
-    stopper: Stopper,
+    file: OpenFile, shard: Shard, delivery: Delivery, source: ShardSource, mover: _Mover
 ) -> None:
-    lanes = max(source.storage.traits.parallel_pieces, target.traits.parallel_pieces)
-    piece_bytes = target.traits.piece_bytes
+    target = mover.target.traits
+    lanes = max(source.storage.traits.parallel_pieces, target.parallel_pieces)
+    one_at_a_time = threading.Lock() if target.parallel_pieces == 1 else nullcontext()
+    pieces = _Pieces(file, shard, delivery, target.piece_bytes, mover, one_at_a_time)
     if lanes == 1 or len(shard.chunks) < 2:
-        pieces = _Pieces(file, shard, delivery, piece_bytes, settings, stopper, lock=None)
-        pieces.move(0, shard.bytes, ShardCheck(shard))
+        pieces.move()
         return
-    lock = threading.Lock() if target.traits.parallel_pieces == 1 else None
-    pieces = _Pieces(file, shard, delivery, piece_bytes, settings, stopper, lock=lock)
 
     def work(chunk: int) -> _BadSource | CkptgovError | OSError | None:
-        begin = chunk * CHUNK_BYTES
         try:
-            pieces.move_chunk(chunk, begin, min(CHUNK_BYTES, shard.bytes - begin))
+            pieces.move_chunk(chunk)
         except (_BadSource, CkptgovError, OSError) as error:
-            stopper_here.ask()
+            own_stopper.ask()
             return error
         return None
 
-    stopper_here = Stopper(stopper)
+    own_stopper = Stopper(mover.stopper)
     failed: Exception | None = None
     for _chunk, error in in_parallel(
-        range(len(shard.chunks)), work, threads=lanes, stopper=stopper_here
+        range(len(shard.chunks)), work, threads=lanes, stopper=own_stopper
     ):
         failed = failed or error
     if failed is not None:
         raise failed
-    if stopper():
+    if mover.stopper():
         raise Stopped
 
 
@@ -306,51 +301,59 @@ class _Pieces:
         shard: Shard,
         delivery: Delivery,
         piece_bytes: int,
-        settings: CopySettings,
-        stopper: Stopper,
-        *,
-        lock: threading.Lock | None,
+        mover: _Mover,
+        one_at_a_time: AbstractContextManager[object],
     ) -> None:
         self._file = file
         self._shard = shard
         self._delivery = delivery
         self._piece_bytes = piece_bytes
-        self._progress = settings.progress
-        self._stopper = stopper
-        self._lock = lock
+        self._progress = mover.settings.progress
+        self._stopper = mover.stopper
+        self._buffers = mover.buffers
+        self._one_at_a_time = one_at_a_time
 
-    def move(self, begin: int, length: int, check: ShardCheck) -> None:
-        """In order, each piece as it was read; compared at the end of every chunk."""
-        buffer = buffer_of(min(self._piece_bytes, max(length, 1)))
-        offset = begin
-        while offset < begin + length:
-            piece = buffer[: min(self._piece_bytes, begin + length - offset)]
+    def move(self) -> None:
+        """All of it in order, each piece as it was read; compared at the end of every chunk."""
+        length, check = self._shard.bytes, ShardCheck(self._shard)
+        if self._piece_bytes > LITTLE_BYTES:
+            with self._buffers.one() as buffer:
+                self._move(buffer, length, check)
+        else:
+            self._move(_little_buffer(self._piece_bytes), length, check)
+
+    def _move(self, buffer: memoryview, length: int, check: ShardCheck) -> None:
+        for offset in range(0, length, self._piece_bytes):
+            piece = buffer[: min(self._piece_bytes, length - offset)]
             self._read(piece, offset)
             self._feed(check, piece)
+            if offset + len(piece) == length:
+                self._finish(check)
             self._hand_over(offset, piece)
-            offset += len(piece)
-        self._finish(check)
+        if not length:
+            self._finish(check)
 
-    def move_chunk(self, index: int, begin: int, length: int) -> None:
+    def move_chunk(self, index: int) -> None:
         """One whole chunk: compared before any of it is handed over."""
-        chunk = buffer_of(CHUNK_BYTES)[:length]
-        self._read(chunk, begin)
-        check = ShardCheck(self._shard, chunk=index)
-        self._feed(check, chunk)
-        self._finish(check)
-        for at in range(0, length, self._piece_bytes):
-            piece = chunk[at : at + self._piece_bytes]
-            if self._lock is None:
-                self._hand_over(begin + at, piece)
-            else:
-                with self._lock:
-                    self._hand_over(begin + at, piece)
+        begin = index * CHUNK_BYTES
+        with self._buffers.one() as buffer:
+            chunk = buffer[: min(CHUNK_BYTES, self._shard.bytes - begin)]
+            self._read(chunk, begin)
+            check = ShardCheck(self._shard, chunk=index)
+            self._feed(check, chunk)
+            self._finish(check)
+            with self._one_at_a_time:
+                for at in range(0, len(chunk), self._piece_bytes):
+                    self._hand_over(begin + at, chunk[at : at + self._piece_bytes])
 
     def _read(self, piece: memoryview, offset: int) -> None:
         if self._stopper():
             raise Stopped
         try:
             count = self._file.read_into(piece, offset)
+        except TimedOut as error:
+            forget_buffer()  # the call that hangs may still fill it
+            raise _BadSource(Reason.UNREADABLE, error.message) from error
         except (OSError, StorageError) as error:
             raise _BadSource(Reason.UNREADABLE, str(error)) from error
         if count != len(piece):
@@ -376,11 +379,47 @@ class _Pieces:
             self._progress(len(piece))
 
 
+LITTLE_BYTES = 2**20
+"""Pieces up to this size go through a buffer of the thread's own, larger ones through a shared one.
+
+A buffer of this size stays in the processor's cache, which makes reading and hashing faster."""
+
+MAX_BUFFERS = 6
+
+
+class ChunkBuffers:
+    """At most MAX_BUFFERS buffers of one chunk, whatever number of shards and lanes move at once.
+
+    They are anonymous maps: new ones cost nothing until they are filled, and filled ones are used
+    again.
+    """
+
+    def __init__(self) -> None:
+        self._free: SimpleQueue[memoryview] = SimpleQueue()
+        self._slots = threading.Semaphore(MAX_BUFFERS)
+
+    @contextmanager
+    def one(self) -> Iterator[memoryview]:
+        """A buffer for the block; after TimedOut, or a source that hung, it is given up."""
+        with self._slots:
+            try:
+                buffer = self._free.get_nowait()
+            except Empty:
+                buffer = memoryview(mmap.mmap(-1, CHUNK_BYTES))
+            try:
+                yield buffer
+            except BaseException as error:
+                if not isinstance(error, TimedOut) and not isinstance(error.__cause__, TimedOut):
+                    self._free.put(buffer)
+                raise
+            self._free.put(buffer)
+
+
 _local = threading.local()
 
 
-def buffer_of(size_bytes: int) -> memoryview:
-    """This thread's buffer, grown as needed and kept; its old contents mean nothing."""
+def _little_buffer(size_bytes: int) -> memoryview:
+    """This thread's buffer; its old contents mean nothing."""
     held: memoryview | None = getattr(_local, "buffer", None)
     if held is None or len(held) < size_bytes:
         held = _local.buffer = memoryview(bytearray(size_bytes))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable
+import subprocess
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 MIB = 2**20
@@ -42,3 +43,11 @@ def warm(paths: Iterable[Path]) -> None:
         with path.open("rb", buffering=0) as file:
             while file.read(4 * MIB):
                 pass
+
+
+def write_sums(target: Path, argv: Sequence[str], names: Sequence[str], directory: Path) -> None:
+    """What a program that hashes says of files in a directory."""
+    with target.open("wb") as file:
+        subprocess.run(
+            [*argv, *names], cwd=directory, check=True, stdout=file, stderr=subprocess.DEVNULL
+        )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,11 @@ class Plan:
     rounds: int
     scale: int
 
+    @property
+    def few_rounds(self) -> int:
+        """Turns of a row whose every turn writes a checkpoint: half as many."""
+        return max(self.rounds // 2, 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
@@ -28,6 +34,10 @@ class Cost:
 
     wall_s: float
     cpu_s: float
+
+    def __add__(self, other: Cost) -> Cost:
+        """One after the other."""
+        return Cost(self.wall_s + other.wall_s, self.cpu_s + other.cpu_s)
 
 
 def take_turns(rounds: int, contenders: Mapping[str, Callable[[], Cost]]) -> dict[str, list[Cost]]:
@@ -47,6 +57,18 @@ def ratios(ours: Sequence[Cost], theirs: Sequence[Cost], *, of: str = "wall_s") 
         getattr(one, of) / max(getattr(other, of), 1e-9)
         for one, other in zip(ours, theirs, strict=True)
     ]
+
+
+def best_of(
+    costs: Mapping[str, Sequence[Cost]], names: Iterable[str], *, of: str = "wall_s"
+) -> str:
+    """Whose median is the least."""
+    return min(names, key=lambda name: median(costs[name], of=of))
+
+
+def median(costs: Sequence[Cost], *, of: str = "wall_s") -> float:
+    """The middle turn's."""
+    return float(statistics.median(getattr(one, of) for one in costs))
 
 
 def command(argv: Sequence[str], environ: Mapping[str, str], *, cwd: Path | None = None) -> Cost:

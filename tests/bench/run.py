@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import digesting
+import moving
+import object_store
 import sealing
 import starting
 import verifying
@@ -26,6 +28,8 @@ ROWS: dict[str, Callable[[Plan], Iterator[Line]]] = {
     "start": starting.lines,
     "seal": sealing.lines,
     "verify": verifying.lines,
+    "flush": moving.lines,
+    "s3": object_store.lines,
 }
 
 
@@ -33,7 +37,13 @@ def parser() -> argparse.ArgumentParser:
     """The options of the bench."""
     parse = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parse.add_argument("rows", nargs="*", metavar="ROW", help=f"of: {', '.join(ROWS)} (all)")
-    parse.add_argument("--rounds", type=int, default=7, metavar="N", help="turns a row (7)")
+    parse.add_argument(
+        "--rounds",
+        type=int,
+        default=7,
+        metavar="N",
+        help="turns a row (7); half as many where every turn writes a checkpoint",
+    )
     parse.add_argument(
         "--scale",
         type=int,
@@ -41,7 +51,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="divide sizes and counts by N: quick, and too small to judge by",
     )
-    parse.add_argument("--dir", metavar="DIR", help="where to write up to 2 GiB (the temp dir)")
+    parse.add_argument("--dir", metavar="DIR", help="where to write up to 4 GiB (the temp dir)")
     return parse
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from files import MIB, drop_cached, warm, write_shards
+from files import MIB, drop_cached, warm, write_shards, write_sums
 from rounds import (
     Cost,
     Plan,
+    best_of,
     called,
     command,
     product_argv,
@@ -79,9 +79,7 @@ def _prepared(
 
 def _lines_of(shape: str, costs: Mapping[str, list[Cost]]) -> Iterator[Line]:
     peers = [name for name in costs if name not in ("process", "compare")]
-    best = min(
-        peers, key=lambda name: sorted(one.wall_s for one in costs[name])[len(costs[name]) // 2]
-    )
+    best = best_of(costs, peers)
     for name, what in (("process", "verify"), ("compare", "  comparing alone")):
         yield Line(
             what=f"{what}, {shape}: wall; {best}",
@@ -138,14 +136,14 @@ def _peer_commands(directory: Path, paths: Sequence[Path]) -> dict[str, list[str
     sums = directory.parent
     names = [path.name for path in paths]
     if (xxhsum := shutil.which("xxhsum")) is not None:
-        _write(sums / "sums.xxh", [xxhsum, "-q", "-H2"], names, directory)
+        write_sums(sums / "sums.xxh", [xxhsum, "-q", "-H2"], names, directory)
         commands["xxhsum -c"] = [xxhsum, "-q", "-c", str(sums / "sums.xxh")]
     if (b3sum := shutil.which("b3sum")) is not None:
-        _write(sums / "sums.b3", [b3sum], names, directory)
+        write_sums(sums / "sums.b3", [b3sum], names, directory)
         commands["b3sum -c"] = [b3sum, "--quiet", "--check", str(sums / "sums.b3")]
     if (rclone := shutil.which("rclone")) is not None:
         plain = [rclone, "--config", os.devnull, "--quiet"]
-        _write(sums / "sums.md5", [*plain, "md5sum", "."], [], directory)
+        write_sums(sums / "sums.md5", [*plain, "md5sum", "."], [], directory)
         commands["rclone check"] = [
             *plain,
             "check",
@@ -155,10 +153,3 @@ def _peer_commands(directory: Path, paths: Sequence[Path]) -> dict[str, list[str
             ".",
         ]
     return commands
-
-
-def _write(target: Path, argv: Sequence[str], names: Sequence[str], directory: Path) -> None:
-    with target.open("wb") as file:
-        subprocess.run(
-            [*argv, *names], cwd=directory, check=True, stdout=file, stderr=subprocess.DEVNULL
-        )
