@@ -31,7 +31,8 @@ bench: $(STAMP)
 	$(BIN)/python tests/bench/run.py $(ARGS)
 
 sweep: $(STAMP)
-	$(BIN)/python -m pytest -m "sweep or not sweep" --full-sweep tests/faults $(ARGS)
+	$(BIN)/python -m pytest -m "sweep or not sweep" --full-sweep tests/faults \
+	  tests/flows/test_tiers_end_to_end.py $(ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ckptgov.model.checkpoint import Evidence, StepKind
 from ckptgov.model.facts import (
@@ -53,6 +54,9 @@ def choose(facts: RunFacts, query: Query, *, step_over_limit: int = STEP_OVER_LI
         notes.append(_step_over_note(stepped, step_over_limit))
         if len(stepped) > step_over_limit:
             chosen = None
+    if chosen is not None and chosen.is_gathered:
+        # Put together from sound shards, which is what the asker is about to do.
+        chosen = replace(chosen, evidence=Evidence.DIGEST, findings=())
     return Choice(chosen=chosen, verdicts=tuple(verdicts), notes=tuple(notes))
 
 

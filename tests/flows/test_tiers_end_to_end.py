@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,47 +92,60 @@ def shards_of(run: Path, name: str, entry: dict) -> dict[str, tuple[bytes, int, 
     return {path: value for path, value in files_of(base).items() if path in entry}
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_a_real_sample_survives_every_tier(
+def test_real_samples_survive_every_tier(
     cli,
     samples: Path,
     three_tiers: Path,
     nodes: tuple[Path, ...],
     tmp_path: Path,
     url: str,
-    name: str,
+    pytestconfig: pytest.Config,
     forget_catalog: Callable[[], None],
 ) -> None:
-    shutil.copytree(samples / name, three_tiers / Path(name).name, symlinks=True)
-    scanned = cli.json("scan", three_tiers / Path(name).name, "--node", "a").json["runs"][0]
-    run = Path(scanned["root"])  # the run root may lie deeper than the directory scanned
-    first = cli.json("latest", run.name, "--node", "a")
-    weights = [] if first.code == 0 else ["--purpose", "weights"]
-    first = cli.json("latest", run.name, "--node", "a", *weights)
-    chosen = first.json["name"]
-    cli.done("flush", run.name)
-    cli.done("flush", run.name)  # what arrived at lustre goes on to s3
-    manifest = cli.json("manifest", f"{run}/{chosen}").json
-    wanted = shards_of(run, chosen, {one["path"] for one in manifest["shards"]})
-    assert wanted
-
-    for place in (nodes[1] / tmp_path.name / run.name, f"{url}/{run.name}"):
-        told = cli.json("latest", place, "--evidence", "digest", *weights)
-        assert told.code == 0, told
-        assert told.json["content_id"] == first.json["content_id"]
+    """A seeded sample of the samples; all of them in the sweep."""
+    drawn = random.Random(pytestconfig.getoption("--seed")).sample(WHOLE, 4)
+    moved = [
+        Moved(cli, samples / name, three_tiers / name.replace("/", "-"))
+        for name in (WHOLE if pytestconfig.getoption("--full-sweep") else drawn)
+    ]
+    for one in moved:
+        for place in (nodes[1] / tmp_path.name / one.run.name, f"{url}/{one.run.name}"):
+            told = cli.json("latest", place, "--evidence", "digest", *one.options)
+            assert told.code == 0, told
+            assert told.json["content_id"] == one.content_id
 
     shutil.rmtree(three_tiers)
     shutil.rmtree(nodes[0] / tmp_path.name)
-    other = tmp_path / "nvme-b"
-    other.mkdir()
-    restored = cli.done("restore", f"{url}/{run.name}", "--to", other, *weights).path
-    got = shards_of(restored.parent, restored.name, set(wanted))
-    assert got == wanted
+    for one in moved:
+        other = tmp_path / f"nvme-b-{one.run.parent.name}-{one.run.name}"
+        source = f"{url}/{one.run.name}"
+        restored = cli.done("restore", source, "--to", other, *one.options).path
+        assert shards_of(restored.parent, restored.name, set(one.wanted)) == one.wanted
 
     forget_catalog()
     (tmp_path / "home" / "ckptgov.yaml").unlink()
-    again = cli.json("latest", f"{url}/{run.name}", *weights)
-    assert again.json["content_id"] == first.json["content_id"]
+    for one in moved:
+        again = cli.json("latest", f"{url}/{one.run.name}", *one.options)
+        assert again.json["content_id"] == one.content_id
+
+
+class Moved:
+    """A real sample that was scanned on nvme and flushed to lustre and s3."""
+
+    def __init__(self, cli, sample: Path, directory: Path) -> None:
+        shutil.copytree(sample, directory, symlinks=True)
+        scanned = cli.json("scan", directory, "--node", "a").json["runs"][0]
+        self.run = Path(scanned["root"])  # the run root may lie deeper
+        first = cli.json("latest", self.run.name, "--node", "a")
+        self.options = [] if first.code == 0 else ["--purpose", "weights"]
+        first = cli.json("latest", self.run.name, "--node", "a", *self.options)
+        self.content_id = first.json["content_id"]
+        cli.done("flush", self.run.name)
+        cli.done("flush", self.run.name)  # what arrived at lustre goes on to s3
+        name = first.json["name"]
+        manifest = cli.json("manifest", f"{self.run}/{name}").json
+        self.wanted = shards_of(self.run, name, {one["path"] for one in manifest["shards"]})
+        assert self.wanted
 
 
 def test_one_restore_takes_its_shards_from_three_tiers(
