@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-pytest.register_assert_rewrite("fault_trees", "fault_verbs")
+pytest.register_assert_rewrite("fault_trees", "fault_verbs", "fault_movers")
 
 import fault_trace  # noqa: E402
 from fault_process import Forkery  # noqa: E402

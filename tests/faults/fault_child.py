@@ -21,16 +21,22 @@ _PR_SET_PTRACER = 0x59616D61
 _PRELOADED = (
     "ckptgov_cli.app",
     "ckptgov_cli.latest",
+    "ckptgov_cli.moving",
     "ckptgov_cli.render",
+    "ckptgov_cli.render_moving",
     "ckptgov.governor",
     "ckptgov.manifest.digest",
     "ckptgov.ops.commit",
     "ckptgov.ops.doctor",
+    "ckptgov.ops.flush",
     "ckptgov.ops.history",
     "ckptgov.ops.rebuild",
+    "ckptgov.ops.reconcile",
+    "ckptgov.ops.restore",
     "ckptgov.ops.runs",
     "ckptgov.ops.scan",
     "ckptgov.ops.verify",
+    "ckptgov.storage.s3",
     "ckptgov.work.restart",
 )
 

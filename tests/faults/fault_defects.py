@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import itertools
 import os
 import threading
@@ -59,3 +60,13 @@ def never_sync_shards() -> None:
 
     PosixFile.sync = lambda self: None
     posix.PosixStorage.sync_dir = lambda self, path: None
+
+
+def same_random_names() -> None:
+    """Temporary names and ids are the same in every process that does the same."""
+    counter = itertools.count()
+
+    def urandom(size: int) -> bytes:
+        return hashlib.shake_256(str(next(counter)).encode()).digest(size)
+
+    os.urandom = urandom

@@ -97,9 +97,9 @@ class Forkery:
         self._begin(home, commands, defect, held=False)
         return self._end()
 
-    def held(self, home: Path, *commands: Words) -> Held:
+    def held(self, home: Path, *commands: Words, defect: Defect | None = None) -> Held:
         """The same in a process that waits to be let go; it must be waited for."""
-        return self._begin(home, commands, None, held=True)
+        return self._begin(home, commands, defect, held=True)
 
     def _begin(
         self, home: Path, commands: Sequence[Words], defect: Defect | None, *, held: bool

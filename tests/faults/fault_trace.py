@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from fault_process import Ended, Forkery, Words
+from fault_process import Defect, Ended, Forkery, Words
 
 CHANGING = (
     "write",
@@ -68,11 +68,17 @@ class Call:
 
 
 def calls(
-    forkery: Forkery, home: Path, words: Words, *, beneath: Path, names: Sequence[str] = CHANGING
+    forkery: Forkery,
+    home: Path,
+    words: Words,
+    *,
+    beneath: Path,
+    names: Sequence[str] = CHANGING,
+    defect: Defect | None = None,
 ) -> tuple[list[Call], Ended]:
     """Run a command undisturbed; every call that changes something beneath ``beneath``."""
     log = beneath / "strace.log"
-    ended, pid = _traced(forkery, home, words, log, names, [])
+    ended, pid = _traced(forkery, home, words, log, names, [], defect)
     found = _read(log.read_text(errors="replace"), pid, beneath)
     return [one for one in found if str(log) not in one.text], ended
 
@@ -85,9 +91,10 @@ def run_tampered(
     *,
     log: Path,
     names: Sequence[str] = CHANGING,
+    defect: Defect | None = None,
 ) -> Ended:
     """Run a command with one of its calls tampered with."""
-    ended, _ = _traced(forkery, home, words, log, names, options)
+    ended, _ = _traced(forkery, home, words, log, names, options, defect)
     return ended
 
 
@@ -113,8 +120,9 @@ def _traced(
     log: Path,
     names: Sequence[str],
     options: Sequence[str],
+    defect: Defect | None,
 ) -> tuple[Ended, int]:
-    child = forkery.held(home, words)
+    child = forkery.held(home, words, defect=defect)
     # "?": not every machine has every call.
     traced = "trace=" + ",".join(f"?{name}" for name in names)
     tracer = subprocess.Popen(
