@@ -7,8 +7,7 @@ refused. Connections here are fleeting ones: see ``database``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy import Connection, bindparam, delete, select, update
 from sqlalchemy.dialects.sqlite import insert
@@ -43,7 +42,7 @@ class FlowBook:
         Raises:
             FileExistsError: one of this id is registered.
         """
-        with self._write() as connection:
+        with self._current.write() as connection:
             added = connection.execute(
                 insert(FlowRow).on_conflict_do_nothing(), flow_values(flow)
             ).rowcount
@@ -58,7 +57,7 @@ class FlowBook:
         """
         now_ns = self._clock.now_ns()
         heard: dict[str, Grant] = {}
-        with self._write() as connection:
+        with self._current.write() as connection:
             for one in beats:
                 row = connection.execute(_FLOW, {"flow_id": one.flow_id}).one_or_none()
                 if row is None or (row.boot, row.pid, row.started) != (
@@ -86,7 +85,7 @@ class FlowBook:
 
     def close(self, flow_ids: Iterable[str]) -> None:
         """Forget flows that ended; nothing is counted for them from here on."""
-        with self._write() as connection:
+        with self._current.write() as connection:
             for flow_id in flow_ids:
                 connection.execute(delete(FlowRow).where(col(FlowRow.flow_id) == flow_id))
 
@@ -96,7 +95,7 @@ class FlowBook:
         Returns how many there were.
         """
         reaped = 0
-        with self._write() as connection:
+        with self._current.write() as connection:
             for flow_id, beat in silent:
                 this = (col(FlowRow.flow_id) == flow_id, col(FlowRow.beats) == beat)
                 reaped += connection.execute(delete(FlowRow).where(*this)).rowcount
@@ -104,12 +103,12 @@ class FlowBook:
 
     def registered(self) -> tuple[RegisteredFlow, ...]:
         """Every registered flow, by id."""
-        with self._read() as connection:
+        with self._current.read() as connection:
             return decoded(flow_of, connection.execute(_FLOWS))
 
     def allocator(self) -> Allocator | None:
         """Who holds, or held last, the lease on computing the grants."""
-        with self._read() as connection:
+        with self._current.read() as connection:
             return _allocator(connection)
 
     def take_allocator(self, holder: str, ttl_ns: int) -> Allocator | None:
@@ -118,10 +117,10 @@ class FlowBook:
         A new holder gets a new epoch. Without the write lock while it is plainly someone else's.
         """
         now_ns = self._clock.now_ns()
-        with self._read() as connection:
+        with self._current.read() as connection:
             if _is_held_by_other(_allocator(connection), holder, now_ns, ttl_ns):
                 return None
-        with self._write() as connection:
+        with self._current.write() as connection:
             known = _allocator(connection)
             if _is_held_by_other(known, holder, now_ns, ttl_ns):
                 return None
@@ -134,7 +133,7 @@ class FlowBook:
 
     def release_allocator(self, held: Allocator) -> None:
         """Let the next one take the lease at once; nothing happens where it was taken over."""
-        with self._write() as connection:
+        with self._current.write() as connection:
             if _is_current(connection, held):
                 ended = Allocator(holder="", epoch=held.epoch, expires_at_ns=0)
                 _put_allocator(connection, ended)
@@ -154,7 +153,7 @@ class FlowBook:
             StaleState: a flow that was to be reclaimed was heard meanwhile; nothing was written.
         """
         now_ns = self._clock.now_ns()
-        with self._write() as connection:
+        with self._current.write() as connection:
             if not _is_current(connection, held):
                 raise LeaseLost("another process computes the grants by now")
             for change in changes:
@@ -164,21 +163,13 @@ class FlowBook:
 
     def paces(self) -> dict[str, int]:
         """How much of each budget is given while its store pushes back, in thousandths."""
-        with self._read() as connection:
+        with self._current.read() as connection:
             return {row.subject: row.permille for row in connection.execute(_PACES)}
 
-    @contextmanager
-    def _write(self) -> Iterator[Connection]:
+    @property
+    def _current(self) -> Database:
         # Inside the caller's transaction a connection of its own would wait for itself.
-        database = self._database if self._database.is_in_transaction() else self._fleeting
-        with database.write() as connection:
-            yield connection
-
-    @contextmanager
-    def _read(self) -> Iterator[Connection]:
-        database = self._database if self._database.is_in_transaction() else self._fleeting
-        with database.read() as connection:
-            yield connection
+        return self._database if self._database.is_in_transaction() else self._fleeting
 
 
 def _grant(connection: Connection, change: GrantChange, now_ns: int) -> None:

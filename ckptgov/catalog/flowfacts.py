@@ -15,7 +15,7 @@ here: they are only ever compared member by member."""
 
 
 class FlowOwner(Struct, frozen=True, kw_only=True):
-    """The process a flow belongs to, so that its end can be told from its silence.
+    """The process a flow or a lease belongs to, so that its end can be told from its silence.
 
     ``boot`` names the start of the machine and the set of processes that ``pid`` counts in;
     ``started`` is when the process began, as the kernel counts.

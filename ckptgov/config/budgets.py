@@ -22,11 +22,6 @@ _MEMBERS = {
 }
 
 
-def set_budget(home: str, tier_name: str | None, node: str | None, budget: Budget) -> Settings:
-    """Put ``budget`` in the place of a tier's or a node's, as ``change_budget`` does."""
-    return change_budget(home, tier_name, node, lambda _old: budget)
-
-
 def change_budget(
     home: str,
     tier_name: str | None,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from msgspec import Struct
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from ckptgov.config.home import config_path
 from ckptgov.config.insert import insertions
@@ -24,7 +24,7 @@ from ckptgov.config.roots import url_of
 from ckptgov.config.units import bytes_text, duration_text, rate_text
 from ckptgov.errors import ConfigError
 from ckptgov.model.pacing import Budget
-from ckptgov.model.settings import Link, RunRule, Scope, Settings, TierSettings
+from ckptgov.model.settings import Link, Scope, Settings, TierSettings
 
 Value = str | int | bool | Sequence["Value"] | Mapping[str, "Value"]
 
@@ -104,17 +104,6 @@ def add_link(home: str, link: Link, *, dry_run: bool = False) -> Settings:
         lambda now: replace(now, links=(*now.links, link)),
         dry_run=dry_run,
     )
-
-
-def add_rule(home: str, rule: RunRule) -> None:
-    """Append one rule to the file of ``home``; both are created where they are absent.
-
-    Raises:
-        ConfigError: as for ``add_tier``.
-    """
-    expect = {key: value for key, value in asdict(rule.expect).items() if value}
-    entry = flow({"run": rule.run, "expect": expect})
-    _append(home, "runs", entry, lambda now: replace(now, rules=(*now.rules, rule)))
 
 
 def budget_fields(budget: Budget) -> dict[str, Value]:

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from ckptgov.layouts.base import Claim, Layout, Tree, join, split
+from ckptgov.layouts.base import Claim, Tree, join, split
 from ckptgov.layouts.content import TORCH_SUFFIXES, prove_content, refuse_whole
 from ckptgov.layouts.names import Step, is_staging, last_integer, step_of_name
 from ckptgov.layouts.proof import Proof
@@ -25,11 +25,6 @@ from ckptgov.model.facts import Depth, Found, Pointer, Reason, Sighting
 
 NAME = "declared"
 _AMBIGUOUS_SUFFIXES = (".bin", ".ckpt")  # also written by other tools than torch
-
-
-def declared_layout(expect: Expect) -> Layout:
-    """The layout of one declared rule."""
-    return DeclaredLayout((expect,))
 
 
 class DeclaredLayout(Struct, frozen=True):

@@ -61,7 +61,7 @@ class Context:
     _peek: Peek | None = field(default=None, init=False)
     _desk: FlowDesk | None = field(default=None, init=False)
     _seen: tuple[int, int, int] | None = field(default=None, init=False)
-    _places: dict[str, Place] = field(default_factory=dict, init=False)
+    _places: dict[tuple[str, str | None], Place] = field(default_factory=dict, init=False)
 
     @property
     def desk(self) -> FlowDesk:
@@ -163,7 +163,8 @@ class Context:
         Raises:
             CouldNotLook: missing, unmounted, foreign or unreadable.
         """
-        if tier.root not in self._places:
+        key = (tier.root, tier.endpoint)  # two stores may have one and the same URL
+        if key not in self._places:
             opened = open_place(
                 tier.root,
                 tier=tier.name,
@@ -188,11 +189,11 @@ class Context:
                         first_seen_at_ns=self.author.clock.now_ns(),
                     )
                 )
-            self._places[tier.root] = opened
-        return self._places[tier.root]
+            self._places[key] = opened
+        return self._places[key]
 
     def forget_places(self) -> None:
-        """Meet every place anew: the catalog was emptied."""
+        """Meet every place anew: the catalog was emptied, or another pass begins."""
         self._places.clear()
 
     def look(self, place: Place, run_root: str, *, partial: bool, run: str | None) -> RunLook:

@@ -6,13 +6,13 @@ names of its own, so both end in one copy with the right bytes.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from ckptgov.errors import CkptgovError, LeaseLost
 from ckptgov.ops.context import Context
+from ckptgov.ops.processes import has_surely_ended, holder_of, process_of, this_process
 
 TTL_NS = 30 * 10**9
 RENEW_S = 10.0
@@ -82,7 +82,7 @@ def arriving(context: Context, content_ids: Iterable[str], place: str) -> frozen
 
 
 def _take(context: Context, content_id: str, place: str) -> int:
-    catalog, holder = context.catalog, _holder(os.getpid())
+    catalog, holder = context.catalog, holder_of(this_process())
     with suppress(LeaseLost):
         return catalog.take_copy_lease(content_id, place, holder=holder, ttl_ns=TTL_NS)
     known = catalog.copy_lease(content_id, place)
@@ -91,31 +91,7 @@ def _take(context: Context, content_id: str, place: str) -> int:
     return catalog.take_copy_lease(content_id, place, holder=holder, ttl_ns=TTL_NS)
 
 
-def _holder(pid: int) -> str:
-    """A process that is never taken for another: host, boot, number, start."""
-    return f"{os.uname().nodename}:{_boot_id()}:{pid}:{_started(pid)}"
-
-
 def _is_dead(holder: str) -> bool:
     """Whether the process surely ended; one on another host may live."""
-    host, _, rest = holder.partition(":")
-    boot, _, process = rest.partition(":")
-    if host != os.uname().nodename:
-        return False
-    pid, _, started = process.partition(":")
-    return boot != _boot_id() or _started(int(pid)) != started
-
-
-def _boot_id() -> str:
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
-
-
-def _started(pid: int) -> str:
-    """When a process started, in ticks since boot (proc_pid_stat(5)); "" when there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
-            state_and_more = file.read().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if state_and_more[0] in "ZX" else state_and_more[19]
+    process = process_of(holder)
+    return process is not None and has_surely_ended(process, this_process())

@@ -24,7 +24,7 @@ from ckptgov.ops.flows_arbiter import ALLOCATOR_LEASE_S, FORGOTTEN_S, Arbiter
 from ckptgov.ops.flows_listing import facts_of
 from ckptgov.ops.flows_open import OpenFlow
 from ckptgov.ops.flows_pacer import Terms
-from ckptgov.ops.flows_process import has_surely_ended, this_process
+from ckptgov.ops.processes import has_surely_ended, this_process
 from ckptgov.planning.bandwidth import UNLIMITED, Rates, fallback_rates, is_free, limits_of
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from ckptgov.catalog.flowfacts import Allocator, FlowOwner, GrantChange, Registe
 from ckptgov.catalog.flowfacts import Rates as PlainRates
 from ckptgov.errors import LeaseLost, StaleState
 from ckptgov.model.clock import Clock
-from ckptgov.ops.flows_process import has_surely_ended
+from ckptgov.ops.processes import has_surely_ended
 from ckptgov.planning.bandwidth import (
     UNLIMITED,
     FlowView,

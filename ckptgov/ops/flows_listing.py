@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ckptgov.catalog.flowfacts import Rates, RegisteredFlow
 from ckptgov.model.clock import Clock
 from ckptgov.model.pacing import FlowClass, FlowFacts, FlowState
-from ckptgov.ops.flows_process import has_surely_ended, this_process
+from ckptgov.ops.processes import has_surely_ended, this_process
 
 if TYPE_CHECKING:
     from ckptgov.catalog.flowbook import FlowBook

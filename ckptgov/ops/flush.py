@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
@@ -34,15 +35,21 @@ from ckptgov.ops.moving import moving
 from ckptgov.ops.record import record_look, record_run
 from ckptgov.ops.room import room_at
 from ckptgov.planning.capacity import refusal
-from ckptgov.planning.flush import FlushItem, FlushPlan, Skip, plan_flush
-from ckptgov.work.answer import share_journal
+from ckptgov.planning.flush import FlushItem, FlushPlan, Skip, WhyNot, plan_flush
 from ckptgov.work.ask import Asked
 from ckptgov.work.copy import CopyFailed, CopySettings, SourceFault
-from ckptgov.work.flush import copy_journal, open_store, publish_copy, run_root_at
-from ckptgov.work.hold import hold, release
+from ckptgov.work.flush import (
+    copy_journal,
+    newest_journal,
+    open_store,
+    publish_copy,
+    run_root_at,
+)
+from ckptgov.work.hold import held_contents, hold, release
 from ckptgov.work.landing import Landed, Landing, form_of, land
 from ckptgov.work.locate import normal_path
 from ckptgov.work.look import RunLook
+from ckptgov.work.quarantine import quarantine
 from ckptgov.work.sources import CopyAt, sources_of
 from ckptgov.work.tier import Place
 
@@ -66,6 +73,7 @@ class RunOverLink(Struct, frozen=True, kw_only=True):
     identity: RunIdentity
     asked: Asked
     target: TierSettings
+    link: Link
     plan: FlushPlan
     copies: dict[str, Sequence[CopyAt]]
 
@@ -81,10 +89,12 @@ def flush(context: Context, request: FlushRequest, *, stop: Stop = lambda: False
     done: list[FlushedCheckpoint] = []
     skips: list[FlushSkip] = []
     refused: list[CkptgovError] = []
+    overs: list[RunOverLink] = []
     work: list[tuple[FlushItem, RunOverLink]] = []
     for name in _runs(context, request):
         try:
             for each in _over_links(context, request, name):
+                overs.append(each)
                 work += [(item, each) for item in each.plan.items]
                 skips += [_skip(one, each.target) for one in each.plan.skips]
         except CouldNotLook as error:
@@ -94,6 +104,9 @@ def flush(context: Context, request: FlushRequest, *, stop: Stop = lambda: False
     work.sort(key=lambda pair: _order(pair[0]))
     if not request.dry_run:
         _hold_all(work)
+        if request.target is None:
+            _release_arrived(overs)
+    wanted = Counter(_held_by(item) for item, _each in work if item.link.hold)
     for item, each in work:
         if request.dry_run:
             done.append(_outcome(item, each, state=FlushState.WOULD))
@@ -102,6 +115,10 @@ def flush(context: Context, request: FlushRequest, *, stop: Stop = lambda: False
             done.append(_outcome(item, each, state=FlushState.INTERRUPTED))
             continue
         done.append(_flush_one(context, item, each, stop))
+        if item.link.hold and done[-1].state in (FlushState.FLUSHED, FlushState.STOOD):
+            wanted[_held_by(item)] -= 1
+            if not wanted[_held_by(item)]:
+                _release(item, each)
     return FlushAnswer(
         checkpoints=tuple(done), skips=tuple(skips), error=_error_of(request, done, skips, refused)
     )
@@ -116,11 +133,39 @@ def _hold_all(work: Sequence[tuple[FlushItem, RunOverLink]]) -> None:
                     hold(one.look, one.copy)
 
 
+def _held_by(item: FlushItem) -> tuple[str, str]:
+    """What links that hold share: the content, and the tier where its second names lie."""
+    return item.checkpoint.content_id, item.link.source
+
+
 def _release(item: FlushItem, each: RunOverLink) -> None:
-    """What arrived needs no hold; other links that want it hold it again."""
+    """What arrived over every link needs no hold."""
     for one in each.copies[item.checkpoint.content_id]:
         if one.place.tier == item.link.source:
             release(one.look, one.manifest.content_id)
+
+
+def _release_arrived(overs: Sequence[RunOverLink]) -> None:
+    """Holds of what another node finished, or of a flush that was killed before it let go."""
+    for source in {each.link.source for each in overs if each.link.hold}:
+        over = [each for each in overs if each.link.hold and each.link.source == source]
+        arrived = {
+            one.checkpoint.content_id
+            for each in over
+            for one in each.plan.skips
+            if one.why_not is WhyNot.ALREADY_THERE
+        }
+        wanted = {one.checkpoint.content_id for each in over for one in each.plan.items}
+        wanted |= {
+            one.checkpoint.content_id
+            for each in over
+            for one in each.plan.skips
+            if one.why_not in (WhyNot.BEING_DELIVERED, WhyNot.UNVERIFIED_THERE)
+        }
+        for look in {id(look): look for each in over for look in each.asked.looks}.values():
+            if look.place.tier == source:
+                for content_id in held_contents(look) & (arrived - wanted):
+                    release(look, content_id)
 
 
 def _order(item: FlushItem) -> tuple[int, tuple[int, ...]]:
@@ -165,6 +210,7 @@ def _over_links(context: Context, request: FlushRequest, name: str) -> Iterable[
             identity=facts.identity,
             asked=asked,
             target=target,
+            link=link,
             plan=plan_flush([run], link, asked=wanted),
             copies=dict(copies),
         )
@@ -236,25 +282,60 @@ def _flush_one(
 ) -> FlushedCheckpoint:
     started = context.author.clock.monotonic()
     place = context.place(each.target)
-    faults: list[Finding] = []
+    faults: list[SourceFault] = []
     try:
         with copy_lease(context, item.checkpoint.content_id, place.uuid or "") as lease:
             landed = _deliver(context, item, each, place, lease, stop, faults)
-    except CkptgovError as error:
-        failed = _named(error, each.target)
+    except (CkptgovError, OSError) as error:
+        told = error if isinstance(error, CkptgovError) else _in_the_way(error)
+        failed = _named(told, each.target)
         state = FlushState.INTERRUPTED if isinstance(error, Interrupted) else FlushState.FAILED
-        return _outcome(item, each, state=state, error=failed, faults=faults)
-    state = _state_of(landed)
-    if item.link.hold and state in (FlushState.FLUSHED, FlushState.STOOD):
-        _release(item, each)
+        found = _set_aside(context, item, each, faults)
+        return _outcome(item, each, state=state, error=failed, faults=found)
     return _outcome(
         item,
         each,
-        state=state,
+        state=_state_of(landed),
         landed=landed,
-        faults=faults,
+        faults=_set_aside(context, item, each, faults),
         took_s=context.author.clock.monotonic() - started,
     )
+
+
+def _in_the_way(error: OSError) -> StorageError:
+    """A file lies where a directory of ours should be, or the other way round."""
+    failed = StorageError(str(error), hint="move away what lies there")
+    failed.__cause__ = error
+    return failed
+
+
+def _set_aside(
+    context: Context, item: FlushItem, each: RunOverLink, faults: Sequence[SourceFault]
+) -> list[Finding]:
+    """Compare what gave wrong bytes once more: a copy that is corrupt is not offered again."""
+    for at in each.copies[item.checkpoint.content_id]:
+        readable = at.readable if faults else []
+        own = [
+            one
+            for one in faults
+            if one.place == (at.place.uuid or at.place.root)
+            and (one.shard, one.finding.path) in readable
+        ]
+        if not own:
+            continue
+        try:
+            confirmed = quarantine(at, own, at.place.storage, context.author.clock)
+            note = confirmed.note
+            if confirmed.corrupt:
+                at.look.refresh()
+                at_ns = context.author.clock.now_ns()
+                run_id = each.identity.run_id
+                record_look(context.catalog, at.look, run_id, at_ns=at_ns, sightings=None)
+        except CkptgovError as error:
+            note = error.message
+        if note:
+            context.talk(f"{at.place.root}: could not be quarantined: {note}")
+    return [one.finding for one in faults]
 
 
 def _deliver(
@@ -264,7 +345,7 @@ def _deliver(
     place: Place,
     lease: CopyLease,
     stop: Stop,
-    faults: list[Finding],
+    faults: list[SourceFault],
 ) -> Landed:
     copies = _sources_first(each.copies[item.checkpoint.content_id], item.link, place)
     manifest = copies[0].manifest
@@ -274,9 +355,6 @@ def _deliver(
     context.rely_on_abilities(place)
     store = open_store(place, run_root, identity, layout=manifest.layout)
     may_stop = _either(stop, lease.is_lost)
-
-    def on_fault(fault: SourceFault) -> None:
-        faults.append(fault.finding)
 
     with moving(
         context,
@@ -299,7 +377,7 @@ def _deliver(
                 progress=context.progress,
                 stop=may_stop,
             ),
-            on_fault=on_fault,
+            on_fault=faults.append,
         )
         landed = land(landing)
     if stop() and not landed.is_whole:
@@ -341,7 +419,7 @@ def _publish(
     """Journal, then manifest and receipt, then the catalog."""
     store = open_store(place, run_root, each.identity, layout=landing.manifest.layout)
     if context.may_hold_journal(place):
-        copy_journal(store, share_journal(each.asked.looks))
+        copy_journal(store, newest_journal(each.asked.looks))
     publish_copy(
         store,
         landing.manifest,
@@ -355,6 +433,23 @@ def _publish(
     at_ns = context.author.clock.now_ns()
     record_run(context.catalog, look, each.identity, at_ns)
     record_look(context.catalog, look, each.identity.run_id, at_ns=at_ns, sightings=None)
+    if landed.tokens and not _is_seen(look, landing.manifest.content_id):
+        raise StorageError(
+            f"{place.root}/{run_root}: {landed.name} does not stand as it was compared",
+            hint="'ckptgov explain' says what is wrong; what is still there is used",
+        )
+
+
+def _is_seen(look: RunLook, content_id: str) -> bool:
+    """Whether whoever looks at the target finds all of it: only then it counts as flushed.
+
+    Times are left aside: some network mounts tell others once the file has settled.
+    """
+    copies = [copy for one in look.stored if (copy := look.sealed(one)) is not None]
+    return any(
+        copy.manifest.content_id == content_id and len(copy.proof.held) == len(copy.manifest.shards)
+        for copy in copies
+    )
 
 
 def _sources_first(copies: Sequence[CopyAt], link: Link, target: Place) -> list[CopyAt]:

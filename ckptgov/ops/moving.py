@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
@@ -11,8 +12,10 @@ from msgspec.structs import replace
 from ckptgov.model.pacing import Budget, FlowClass, FlowRequest
 from ckptgov.ops.context import Context
 from ckptgov.ops.flows import OpenFlow
+from ckptgov.storage.backoff import RetryPolicy
 from ckptgov.storage.contract import Storage
 from ckptgov.storage.paced import PacedStorage
+from ckptgov.storage.retrying import RetryingStorage
 from ckptgov.storage.watched import WatchedStorage
 from ckptgov.work.look import RunLook
 from ckptgov.work.tier import Place
@@ -43,66 +46,66 @@ class Moving:
         self._order = order
         self._target = target
         self._stack = stack
-        self._flows: dict[str | None, OpenFlow] = {}
+        self._flows: dict[tuple[str, str | None], OpenFlow] = {}
         self._writing: OpenFlow | None = None
 
     def reading(self, place: Place) -> Storage:
         """A place to read from."""
-        tier = place.tier or None
-        if tier not in self._flows:
-            self._flows[tier] = self._open(tier, with_target=self._writing is None)
-        flow = self._flows[tier]
-        return PacedStorage(self._watched(place.storage), read=flow.reading, write=None, moved=None)
+        flow = self._flow_from(place)
+        return PacedStorage(self._guarded(place.storage), read=flow.reading, write=None)
 
     def writing(self, place: Place) -> Storage:
         """The place to write to; what is read back from it counts as read there."""
-        if self._writing is None:
-            self._writing = self._open(None, with_target=True)
-        flow = self._writing
+        assert self._target is not None
+        flow = self._writing or self._open(None, target=self._target)
+        # Reading back is a flow of its own: the read budget is not the write budget.
         return PacedStorage(
-            self._watched(place.storage),
-            read=self._flow_of_target().reading,
+            self._guarded(place.storage),
+            read=self._flow_from(self._target).reading,
             write=flow.writing,
             moved=flow.moved,
         )
 
-    def _flow_of_target(self) -> OpenFlow:
-        """Reading back is a flow of its own: the read budget is not the write budget."""
-        assert self._target is not None
-        tier = self._target.tier or None
-        if tier not in self._flows:
-            self._flows[tier] = self._open(tier, with_target=False)
-        return self._flows[tier]
+    def _flow_from(self, place: Place) -> OpenFlow:
+        key = (place.tier, place.node)
+        if key not in self._flows:
+            target = self._target if self._writing is None else None
+            if target is not None and target.node not in (None, place.node):
+                target = None  # the budgets of another node's disk: a flow of its own
+            self._flows[key] = self._open(place, target=target)
+        return self._flows[key]
 
-    def _open(self, source: str | None, *, with_target: bool) -> OpenFlow:
-        target = self._target.tier if with_target and self._target is not None else None
+    def _open(self, source: Place | None, *, target: Place | None) -> OpenFlow:
+        nodes = [one.node for one in (source, target) if one is not None and one.node is not None]
         flow = self._stack.enter_context(
             self._context.desk.open(
                 FlowRequest(
                     flow_id=self._context.author.new_id(),
                     what=self._what,
                     flow_class=self._class,
-                    source=source,
-                    target=target or None,
-                    node=os.uname().nodename,
+                    source=(source.tier or None) if source is not None else None,
+                    target=(target.tier or None) if target is not None else None,
+                    # Budgets of a node's disk are kept under the node's configured name.
+                    node=nodes[0] if nodes else os.uname().nodename,
                     bytes=self._bytes,
                     order=self._order,
                     is_companion=bool(self._flows) or self._writing is not None,
                 )
             )
         )
-        if with_target:
+        if target is not None:
             self._writing = flow
         return flow
 
-    def _watched(self, storage: Storage) -> Storage:
+    def _guarded(self, storage: Storage) -> Storage:
+        """Freed when it hangs, tried again when what failed may pass; object stores do both."""
         if getattr(storage, "retries_itself", False):
-            return storage  # its own time limits end every call, and it waits between tries
+            return storage
         if not storage.filesystem().is_network:
             return storage  # a local disk fails rather than hangs, and watching costs a switch
-        return WatchedStorage(
-            storage, stall_s=self._context.settings.stall_s, clock=self._context.author.clock
-        )
+        clock = self._context.author.clock
+        watched = WatchedStorage(storage, stall_s=self._context.settings.stall_s, clock=clock)
+        return RetryingStorage(watched, policy=RetryPolicy(), clock=clock, random=random.random)
 
 
 @contextmanager

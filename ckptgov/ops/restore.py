@@ -31,11 +31,10 @@ from ckptgov.ops.record import record_look, record_run
 from ckptgov.ops.restored import Brought, planned, told
 from ckptgov.storage.contract import Storage
 from ckptgov.work.addresses import join as absolute
-from ckptgov.work.answer import share_journal
 from ckptgov.work.ask import Asked
 from ckptgov.work.copy import CopyFailed, CopySettings, SourceFault
 from ckptgov.work.destination import made
-from ckptgov.work.flush import copy_journal, open_store, publish_copy
+from ckptgov.work.flush import copy_journal, newest_journal, open_store, publish_copy
 from ckptgov.work.landing import Landed, Landing, NameTaken, discard_staging, form_of, land
 from ckptgov.work.quarantine import quarantine
 from ckptgov.work.restore import LINKED, link_staged, tidy
@@ -205,7 +204,7 @@ def _record_copy(
     assert identity is not None
     store = open_store(place, bringing.to.run_root, identity, layout=bringing.manifest.layout)
     if not is_catalogued(context, identity) or context.may_hold_journal(place):
-        copy_journal(store, share_journal(bringing.asked.looks))
+        copy_journal(store, newest_journal(bringing.asked.looks))
     clock = context.author.clock
     publish_copy(
         store,

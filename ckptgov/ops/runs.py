@@ -9,7 +9,7 @@ from ckptgov.model.checkpoint import Expect, RunIdentity
 from ckptgov.model.settings import Scope
 from ckptgov.ops.context import Context, make_directory
 from ckptgov.ops.record import record_run
-from ckptgov.ops.tiers import register, tier_for
+from ckptgov.ops.tiers import tier_made_for
 from ckptgov.work import addresses
 from ckptgov.work.locate import normal_path
 from ckptgov.work.runstore import writable_store
@@ -49,12 +49,8 @@ def create_run(
         return ListedRun(name=name, run_id="", roots=(path,), checkpoints=0, bytes=0)
     if not addresses.is_url(path):  # a store has no empty directories
         make_directory(path)
-    known = tier_for(context, addresses.real(path))
-    if known is None:
-        register(context, addresses.unescaped_root(addresses.real(path)), node=None)
-        known = tier_for(context, addresses.real(path))
-        assert known is not None
-    tier, below = known
+    real = addresses.real(path)
+    tier, below = tier_made_for(context, real, real, node=None)
     look = context.look(context.place(tier), below, partial=tier.scope is Scope.NODE, run=name)
     look.store, standing = writable_store(look.store, identity)
     if standing.run_id != identity.run_id:

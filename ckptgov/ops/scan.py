@@ -24,7 +24,7 @@ from ckptgov.model.settings import Scope, TierSettings
 from ckptgov.ops.context import Context
 from ckptgov.ops.moving import paced_reading
 from ckptgov.ops.record import record_look, record_run
-from ckptgov.ops.tiers import register, tier_for
+from ckptgov.ops.tiers import tier_for, tier_made_for
 from ckptgov.work import addresses
 from ckptgov.work.answer import share_journal
 from ckptgov.work.ask import Asked, listing
@@ -131,7 +131,7 @@ def _roots_below(
     location = _located(context, normal_path(directory))
     location.place.storage.close()
     real = addresses.real(addresses.join(location.place.root, location.below))
-    tier, below = _registered(context, real, addresses.real(location.place.root), node=node)
+    tier, below = tier_made_for(context, real, addresses.real(location.place.root), node=node)
     place = context.place(tier)
     if location.only_name is not None:
         run_root = addresses.join(location.place.root, location.run_roots[0])
@@ -141,18 +141,6 @@ def _roots_below(
 
 def _located(context: Context, address: str) -> Location:
     return locate(address, endpoint=endpoint_of(address, context.settings.tiers))
-
-
-def _registered(
-    context: Context, address: str, root: str, *, node: str | None
-) -> tuple[TierSettings, str]:
-    """The tier an address lies in and the path below it; ``root`` becomes one where none is."""
-    known = tier_for(context, address)
-    if known is None:
-        register(context, addresses.unescaped_root(root), node=node)
-        known = tier_for(context, address)
-        assert known is not None
-    return known
 
 
 def _relative(place: Place, address: str) -> str:
@@ -412,7 +400,7 @@ def open_run(
         look = context.look(open_place(run_root), "", partial=False, run=run)
         identity = look.identity or RunIdentity(run_id="", name=run or default_name(look))
         return OpenedRun(look=look, name=name, identity=identity)
-    tier, below = _registered(context, run_root, run_root, node=node)
+    tier, below = tier_made_for(context, run_root, run_root, node=node)
     place = context.place(tier)
     look = context.look(
         place,

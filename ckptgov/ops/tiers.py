@@ -73,6 +73,8 @@ def _check_free(context: Context, tier: TierSettings) -> None:
                 + (f" on node {tier.node}" if tier.node else "")
                 + f", at {other.root}"
             )
+        if None not in (tier.node, other.node) and tier.node != other.node:
+            continue  # two nodes' own disks may be mounted at one path
         if tier.endpoint == other.endpoint and _overlap(tier.root, other.root):
             raise UsageError(
                 f"{tier.root} and the root of tier {other.name} ({other.root}) lie in one another",
@@ -121,6 +123,23 @@ def tier_for(context: Context, address: str) -> tuple[TierSettings, str] | None:
                 hint="scan the tier's root, or a directory outside it",
             )
     return None
+
+
+def tier_made_for(
+    context: Context, address: str, root: str, *, node: str | None
+) -> tuple[TierSettings, str]:
+    """As ``tier_for``; where there is no such tier, ``root`` becomes one first.
+
+    Raises:
+        UsageError: it lies around a registered root, or ``root`` cannot become a tier.
+        CouldNotLook: ``root`` is missing.
+    """
+    known = tier_for(context, address)
+    if known is None:
+        register(context, addresses.unescaped_root(root), node=node)
+        known = tier_for(context, address)
+        assert known is not None
+    return known
 
 
 def register(context: Context, root: str, *, node: str | None) -> TierSettings:

@@ -101,7 +101,7 @@ def refusal(tier: str, room: Room, debris: Sequence[Debris] = ()) -> OverCapacit
 
 def _what_could_go(room: Room, debris: Sequence[Debris]) -> str:
     if not debris:
-        return "free space there, or raise the tier's quota_bytes"
+        return "free space there, or raise the tier's quota"
     largest = sorted(debris, key=lambda one: (-one.bytes, one.path))
     named = ", ".join(f"{one.path} ({one.bytes} bytes)" for one in largest[:5])
     more = f" and {len(largest) - 5} more" if len(largest) > 5 else ""

@@ -17,6 +17,7 @@ from ckptgov.storage._s3_object import (
     Head,
     head,
     head_or_none,
+    overwritten,
 )
 from ckptgov.storage._s3_put import taken
 from ckptgov.storage._s3_target import Target, proof_of
@@ -191,12 +192,12 @@ class PartsDelivery:
         extra = {checksum.member: checksum.text(whole)}
         extra |= {"IfNoneMatch": "*"} if is_conditional else {}
         listed = [self._completed(number) for number in numbers]
-        tries = 0
+        tries, etag = 0, ""
 
         def complete() -> None:
-            nonlocal tries
+            nonlocal tries, etag
             tries += 1
-            target.bucket.client.complete_multipart_upload(
+            answer = target.bucket.client.complete_multipart_upload(
                 Bucket=target.bucket.name,
                 Key=target.key,
                 UploadId=self._upload.upload_id,
@@ -205,6 +206,7 @@ class PartsDelivery:
                 ChecksumType="FULL_OBJECT",
                 **extra,  # type: ignore[arg-type]
             )
+            etag = answer.get("ETag", "").strip('"')
 
         try:
             target.bucket.call(target.where, complete, lasting=(Conflict,))
@@ -221,7 +223,10 @@ class PartsDelivery:
             if isinstance(error, NoSuchUpload):
                 raise _gone(target) from error
             raise
-        return head(target.bucket, target.key, target.where, checksums=True)
+        stored = head(target.bucket, target.key, target.where, checksums=True)
+        if not self._is_same(stored) and stored.etag != etag:
+            raise overwritten(target.where)
+        return stored
 
     def _completed(self, number: int) -> CompletedPartTypeDef:
         checksum = self._target.checksum
@@ -235,16 +240,19 @@ class PartsDelivery:
 
     def _settle(self, found: Head, *, was_tried: bool) -> Head:
         """The object that stands there: ours where an answer may have been lost; else raise."""
-        nonce = self._upload.nonce
-        if nonce is not None:
-            is_same = found.metadata.get(NONCE) == nonce
-        else:  # begun by an earlier process for the very same file
-            rest = {name: text for name, text in found.metadata.items() if name != NONCE}
-            is_same = rest == self._target.metadata and found.bytes == self._target.bytes
-        if was_tried and is_same:
+        if was_tried and self._is_same(found):
             return found
         self.discard()
         raise taken(self._target.where)
+
+    def _is_same(self, found: Head) -> bool:
+        """Whether an object came of this upload, as far as what travels with it tells."""
+        nonce = self._upload.nonce
+        if nonce is not None:
+            return found.metadata.get(NONCE) == nonce
+        # Begun by an earlier process for the very same file.
+        rest = {name: text for name, text in found.metadata.items() if name != NONCE}
+        return rest == self._target.metadata and found.bytes == self._target.bytes
 
 
 class _Filling:

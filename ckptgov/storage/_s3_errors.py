@@ -107,6 +107,8 @@ def translate(error: Exception, where: str) -> Exception:
     shown = printable(where)
     if isinstance(error, boto.ClientError):
         return _refusal(error, where)
+    if isinstance(error.__context__, RecursionError):  # met by the HTTP client on its way
+        error = error.__context__
     for kind, hint in _LASTING.items():
         if isinstance(error, kind):
             return StorageError(f"{shown}: {_sentence(error)}", hint=hint)

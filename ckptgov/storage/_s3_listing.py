@@ -98,6 +98,7 @@ def any_below(bucket: Bucket, below: str, where: str) -> bool:
 def uploads(bucket: Bucket, below: str, where: str) -> Iterator[Upload]:
     """Multipart uploads of keys that begin so."""
     marks: dict[str, str] = {}
+    seen = [marks]
     while True:
         page = _upload_page(bucket, below, marks, where)
         with _sane(where):
@@ -111,8 +112,9 @@ def uploads(bucket: Bucket, below: str, where: str) -> Iterator[Upload]:
         # Some stores tell the one marker only.
         named = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
         following = {mark: str(page[told]) for mark, told in named.items() if page.get(told)}  # type: ignore[literal-required]
-        if not following or following == marks:
+        if not following or following in seen:
             raise _incomplete(where)
+        seen.append(following)
         marks = following
 
 

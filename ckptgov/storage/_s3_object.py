@@ -98,22 +98,23 @@ def put(
     Raises:
         Unmet: the condition did not hold.
         Unsupported: the store does not know the condition.
-        TransientStorageError: the tries ended, and it is not there.
+        TransientStorageError: the tries ended, and it is not there; or someone else's is.
     """
     extra = {**checked, **condition}
-    sent = 0
+    sent, etag = 0, ""
 
     def send() -> None:
-        nonlocal sent
+        nonlocal sent, etag
         body = Body(content)
         try:
-            bucket.client.put_object(
+            answer = bucket.client.put_object(
                 Bucket=bucket.name,
                 Key=key,
                 Body=body.as_boto,
                 Metadata=metadata,
                 **extra,  # type: ignore[arg-type]
             )
+            etag = answer.get("ETag", "").strip('"')
         finally:
             sent += body.sent_bytes
 
@@ -124,7 +125,18 @@ def put(
         if found is None or found.metadata.get(NONCE) != metadata[NONCE]:
             raise
         return found, sent
-    return head(bucket, key, where, checksums=True), sent
+    found = head(bucket, key, where, checksums=True)
+    if found.metadata.get(NONCE) != metadata[NONCE] and found.etag != etag:
+        raise overwritten(where)
+    return found, sent
+
+
+def overwritten(where: str) -> TransientStorageError:
+    """What was just stored is not what stands there, and what stands there is not ours."""
+    return TransientStorageError(
+        f"{where}: someone else replaced the object as it was written; theirs was left alone",
+        hint="give what writes there a prefix of its own",
+    )
 
 
 def delete(bucket: Bucket, key: str, where: str, version_id: str | None) -> None:

@@ -50,6 +50,11 @@ def error_document(
     }
 
 
+def with_error(document: Document, error: CkptgovError | None) -> Document:
+    """An answer's document, and before it what was not done, if anything."""
+    return document if error is None else {**error_document(error), **document}
+
+
 def finding(one: Finding) -> Document:
     return {"reason": one.reason.value, "path": text(one.path), "evidence": text(one.evidence)}
 
@@ -211,10 +216,7 @@ def scanned(one: ScannedRun) -> Document:
 
 def scan(answer: ScanAnswer) -> Document:
     """The document of ``scan``."""
-    document: Document = {"runs": [scanned(one) for one in answer.runs]}
-    if answer.error is not None:
-        document = {**error_document(answer.error), **document}
-    return document
+    return with_error({"runs": [scanned(one) for one in answer.runs]}, answer.error)
 
 
 def verified(one: VerifiedCheckpoint) -> Document:

@@ -10,7 +10,7 @@ from ckptgov.model.movement import (
     RestoreSource,
 )
 from ckptgov.model.pacing import FlowFacts
-from ckptgov.wire.documents import Document, error_document, finding, resume, text
+from ckptgov.wire.documents import Document, error_document, finding, resume, text, with_error
 
 
 def restored(answer: RestoreAnswer) -> Document:
@@ -53,9 +53,7 @@ def flushed(answer: FlushAnswer) -> Document:
         "checkpoints": [flushed_checkpoint(one) for one in answer.checkpoints],
         "skipped": [flush_skip(one) for one in answer.skips],
     }
-    if answer.error is not None:
-        document = {**error_document(answer.error), **document}
-    return document
+    return with_error(document, answer.error)
 
 
 def flushed_checkpoint(one: FlushedCheckpoint) -> Document:

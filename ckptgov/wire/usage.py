@@ -15,15 +15,12 @@ from ckptgov.model.usage import (
     TierReconciled,
     TierUsage,
 )
-from ckptgov.wire.documents import Document, error_document, text
+from ckptgov.wire.documents import Document, text, with_error
 
 
 def du(answer: DuAnswer) -> Document:
     """The document of ``du``."""
-    document: Document = {"tiers": [_tier(one) for one in answer.tiers]}
-    if answer.error is not None:
-        document = {**error_document(answer.error), **document}
-    return document
+    return with_error({"tiers": [_tier(one) for one in answer.tiers]}, answer.error)
 
 
 def reconciled(answer: ReconcileAnswer) -> Document:
@@ -32,9 +29,7 @@ def reconciled(answer: ReconcileAnswer) -> Document:
         "is_dry_run": answer.is_dry_run,
         "tiers": [_tier_reconciled(one) for one in answer.tiers],
     }
-    if answer.error is not None:
-        document = {**error_document(answer.error), **document}
-    return document
+    return with_error(document, answer.error)
 
 
 def _tier(one: TierUsage) -> Document:

@@ -10,14 +10,16 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from ckptgov.errors import Malformed
+from ckptgov.errors import CkptgovError, Malformed
 from ckptgov.layouts.accelerate import is_owned_by
 from ckptgov.model.checkpoint import Evidence, Manifest, RunIdentity
 from ckptgov.model.clock import Clock
 from ckptgov.model.journal import KIND_OF, NumberedRecord, Restart
 from ckptgov.storage.contract import Storage
+from ckptgov.work.answer import share_journal
 from ckptgov.work.copyproof import stat_shards
 from ckptgov.work.landing import Landed
+from ckptgov.work.look import RunLook
 from ckptgov.work.runstore import RunStore, foreign_sidecar, store_at, writable_store
 from ckptgov.work.seal import publish_receipt, wait_out_the_tick
 from ckptgov.work.tier import Place
@@ -54,6 +56,20 @@ def open_store(place: Place, run_root: str, identity: RunIdentity, *, layout: st
     if standing.run_id != identity.run_id:
         raise Malformed(f"{place.root}/{run_root}: belongs to run {standing.name!r}")
     return store
+
+
+def newest_journal(looks: Sequence[RunLook]) -> tuple[NumberedRecord, ...]:
+    """The run's records as they are now: much may have been said while bytes moved.
+
+    A place that fell silent meanwhile counts with what it said before, but not the journal's home.
+    """
+    for look in looks:
+        try:
+            look.use_records([*look.records, *look.store.journal().records])
+        except CkptgovError:
+            if look is looks[0]:
+                raise
+    return share_journal(looks)
 
 
 def copy_journal(store: RunStore, records: Sequence[NumberedRecord]) -> int:

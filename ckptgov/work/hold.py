@@ -39,7 +39,7 @@ def hold(look: RunLook, copy: SealedCopy) -> bool:
             storage.link(join(base, path), _held_name(where, manifest.name, path))
         except FileExistsError:
             continue
-        except (FileNotFoundError, StorageError):
+        except (OSError, StorageError):  # it went away; or something lies where we hold
             return False
     return True
 

@@ -10,6 +10,7 @@ movers of one checkpoint only ever write temporary names of their own.
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
@@ -41,6 +42,8 @@ MAX_ATTEMPTS = 1000
 MAX_RACES = 8
 """How often movers of one checkpoint may get ahead of this one before something else is wrong."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_OWN = ".ckptgov"
+_ATTEMPT = re.compile(r"attempt-[0-9]+/(?=.)")
 
 
 class Form(StrEnum):
@@ -129,8 +132,9 @@ def land(landing: Landing) -> Landed:
     Raises:
         CopyFailed: a shard has sources and none of them gave its bytes.
         NameTaken: every name it may have is taken by something else.
-        StorageError: the target failed.
+        StorageError: the target failed; or the manifest names files of our own.
     """
+    _require_foreign(landing)
     try:
         for name in _names(landing):
             with suppress(_Taken):
@@ -140,11 +144,24 @@ def land(landing: Landing) -> Landed:
             # Nobody else gets room while we wait for some.
             discard_staging(landing.target, landing.staging)
         raise
+    except OSError as error:  # a file where a directory should be, or the other way round
+        raise StorageError(f"{landing.target.root}: {error}") from error
     where = f"{landing.target.root}/{join(landing.run_root, landing.manifest.name)}"
     raise NameTaken(
         f"{where}: stands already with other bytes",
         hint="name another directory, or move away what lies there",
     )
+
+
+def _require_foreign(landing: Landing) -> None:
+    """No layout takes our own files for shards; a manifest that names some was not written so."""
+    for shard in landing.manifest.shards:
+        path = join(landing.manifest.name, shard.path)
+        if any(one == _OWN or one.startswith(TEMP_PREFIX) for one in path.split("/")):
+            raise StorageError(
+                f"{path}: is a name of ckptgov's own files; nothing is put there",
+                hint="'ckptgov verify' tells whether the manifest is sound",
+            )
 
 
 def _land_beside_others(landing: Landing, name: str) -> Landed:
@@ -176,11 +193,28 @@ def _stands(landing: Landing, name: str) -> bool:
 
 
 def _land_as(landing: Landing, name: str) -> Landed:
+    _require_form(landing, name)
     if not landing.target.traits.has_directories:
         return _land_under_keys(landing, name)
     if landing.form is Form.DIRECTORY and landing.only is None:
         return _land_as_directory(landing, name)
     return _land_as_files(landing, name)
+
+
+def _require_form(landing: Landing, name: str) -> None:
+    """_Taken where something of another form has the name: looks would seek the shards there."""
+    if landing.form is Form.FILE:
+        return
+    stat = _stat_or_none(landing.target, join(landing.run_root, name))
+    if stat is None:
+        return
+    is_directory = stat.kind is EntryKind.DIR
+    if landing.form is Form.GROUP:
+        is_hidden = is_directory and landing.may_take_attempt_name
+    else:
+        is_hidden = not is_directory
+    if is_hidden:
+        raise _Taken
 
 
 def form_of(manifest: Manifest, base: str, run_root: str) -> Form:
@@ -194,7 +228,8 @@ def _names(landing: Landing) -> Iterator[str]:
     own = landing.manifest.name
     yield own
     if landing.may_take_attempt_name:
-        stem = own.partition("/")[2] if own.startswith("attempt-") else own
+        ours = _ATTEMPT.match(own)  # a trainer's own names may begin with "attempt-" too
+        stem = own if ours is None else own[ours.end() :]
         for number in range(1, MAX_ATTEMPTS):
             yield f"attempt-{number}/{stem}"
 
@@ -228,6 +263,14 @@ def _brought_as_directory(landing: Landing, name: str) -> Landed:
         target.rename_dir(landing.staging, full)
     except FileExistsError:
         return _accept(landing, name)  # another mover was quicker
+    if not _stands(landing, name):
+        # A straggler may clear away what is staged (restores and full tiers do) until it moves.
+        with suppress(CkptgovError, OSError):
+            target.rename_dir(full, landing.staging)
+        raise StorageError(
+            f"{target.root}/{full}: a part of it was removed as it was put in place",
+            hint="flush it again: what is still there is used",
+        )
     return _landed(landing, name, arrived, ())
 
 
@@ -252,17 +295,27 @@ def _land_as_files(landing: Landing, name: str) -> Landed:
 
 
 def _land_under_keys(landing: Landing, name: str) -> Landed:
+    """Nothing is sent before what stands there was compared: it may be another checkpoint's."""
     base = landing.base(name)
-    standing = stat_shards(landing.target, base, landing.shards)
+    stats = stat_shards(landing.target, base, landing.shards)
+    there: list[Arrived] = []
     for shard in landing.shards:
-        stat = standing[shard.path]
-        if stat is not None and (stat.kind is not EntryKind.FILE or stat.bytes != shard.bytes):
+        stat = stats[shard.path]
+        if stat is None:
+            continue
+        if stat.kind is not EntryKind.FILE or stat.bytes != shard.bytes:
             raise _Taken
-    arrived = _copy_all(landing, landing.shards, lambda shard: join(base, shard.path))
-    missing = _missing(landing, arrived)
+        one = _stood(shard, join(base, shard.path), stat)
+        there.append(replace(one, resumed_bytes=stat.bytes))
+    stood = _all_proven(landing, there, is_staged=False)
+    if len(stood) < len(there):
+        return _landed(landing, name, stood, _missing(landing, stood))
+    wanted = [shard for shard in landing.shards if stats[shard.path] is None]
+    arrived = _copy_all(landing, wanted, lambda shard: join(base, shard.path))
+    missing = _missing(landing, [*stood, *arrived])
     if missing:
-        return _landed(landing, name, arrived, missing)
-    arrived = _all_proven(landing, arrived, is_staged=False)
+        return _landed(landing, name, [*stood, *arrived], missing)
+    arrived = [*stood, *_all_proven(landing, arrived, is_staged=False)]
     return _landed(landing, name, arrived, _missing(landing, arrived))
 
 
@@ -358,8 +411,8 @@ def _proven(landing: Landing, one: Arrived, *, is_staged: bool = True) -> Arrive
     try:
         return read_back(landing.target, one)
     except WrongArrival as error:
-        if one.place is None and not is_staged:
-            raise _Taken from error  # another object of the same size
+        if not is_staged and (one.place is None or not _is_as_sent(landing.target, one)):
+            raise _Taken from error  # another's object, there before or put in the place of ours
         landing.target.remove(one.path)
         if one.place is not None:
             raise
@@ -370,6 +423,11 @@ def _proven(landing: Landing, one: Arrived, *, is_staged: bool = True) -> Arrive
     ):
         return _proven(landing, again)
     raise Stopped
+
+
+def _is_as_sent(target: Storage, one: Arrived) -> bool:
+    stat = _stat_or_none(target, one.path)
+    return stat is not None and stat.token.same_content(one.stat.token)
 
 
 def _linked(landing: Landing, one: Arrived, path: str) -> Arrived:

@@ -1,4 +1,8 @@
-"""The exit codes, as every help prints them."""
+"""The exit codes: as every help prints them, and which one an answer has."""
+
+from __future__ import annotations
+
+from ckptgov.errors import CkptgovError
 
 EXIT_CODES = """\
 Exit codes:
@@ -12,3 +16,8 @@ Exit codes:
   6 refused by a safety rule            143 terminated; what has arrived is kept
   7 lease or lock lost
 """
+
+
+def code_of(error: CkptgovError | None) -> int:
+    """The exit code of an answer with this error; 0 without one."""
+    return 0 if error is None else error.exit_code

@@ -13,7 +13,7 @@ from ckptgov.model.answers import LatestAnswer
 from ckptgov.model.checkpoint import Evidence, Purpose
 from ckptgov.model.facts import Query
 from ckptgov_cli import output
-from ckptgov_cli.exits import EXIT_CODES
+from ckptgov_cli.exits import EXIT_CODES, code_of
 
 if TYPE_CHECKING:
     from ckptgov.model.movement import RestoreAnswer
@@ -149,7 +149,7 @@ def _answer(options: argparse.Namespace) -> int:
         from ckptgov.wire.documents import latest as document
 
         output.emit({**document(told), **_staged_document(staged)})
-        return told.error.exit_code if told.error is not None else 0
+        return code_of(told.error)
     if options.explain or told.error is not None:
         _explain(told)
     else:

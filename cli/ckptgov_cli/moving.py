@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -15,6 +16,7 @@ from ckptgov_cli.options import (
     Node,
     Target,
     opened_governor,
+    parsed,
 )
 from ckptgov_cli.stopping import stopping
 
@@ -68,21 +70,23 @@ def flush(
         raise UsageError("name a run, or --all", hint="see 'ckptgov flush --help'")
     if watch and (dry_run or json):
         raise UsageError("--watch goes with neither --dry-run nor --json")
-    with stopping() as stop, opened_governor(word="moved") as governor:
+    with stopping() as stop:
         while True:
-            answer = governor.flush(run, step=step, to=to, node=node, dry_run=dry_run, stop=stop)
+            with opened_governor(word="moved") as governor:  # nothing stays open between passes
+                answer = governor.flush(
+                    run, step=step, to=to, node=node, dry_run=dry_run, stop=stop
+                )
             code = render_moving.flushed(answer, as_json=json, quiet=watch)
             if not watch or stop():
                 return code
-            governor.context.forget_places()
             _wait(every, stop)
             if stop():
                 return code
 
 
-def _wait(seconds: float, stop: object) -> None:
+def _wait(seconds: float, stop: Callable[[], bool]) -> None:
     end = time.monotonic() + seconds
-    while time.monotonic() < end and not (callable(stop) and stop()):
+    while time.monotonic() < end and not stop():
         time.sleep(min(0.2, seconds))
 
 
@@ -188,8 +192,7 @@ def reconcile(
     from ckptgov.config.units import parse_duration
     from ckptgov_cli import render_moving
 
+    older_than_s = parsed("--older-than", older_than, parse_duration)
     with opened_governor() as governor:
-        answer = governor.reconcile(
-            tiers or [], older_than_s=parse_duration(older_than), dry_run=dry_run
-        )
+        answer = governor.reconcile(tiers or [], older_than_s=older_than_s, dry_run=dry_run)
     return render_moving.reconciled(answer, as_json=json, dry_run=dry_run)

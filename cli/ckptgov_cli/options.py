@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar, overload
 
 import typer
 
+from ckptgov.errors import UsageError
 from ckptgov_cli import output
 from ckptgov_cli.exits import EXIT_CODES as _CODES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from ckptgov.governor import Governor
+
+_T = TypeVar("_T")
 
 EXIT_CODES = "\b\n" + _CODES
 """The mark keeps the table from being re-wrapped."""
@@ -46,3 +49,26 @@ def opened_governor(*, word: str = "read") -> Iterator[Governor]:
             yield governor
     finally:
         counter.close()
+
+
+@overload
+def parsed(option: str, text: str, parse: Callable[[str], _T], *, shown: bool = True) -> _T: ...
+
+
+@overload
+def parsed(
+    option: str, text: str | None, parse: Callable[[str], _T], *, shown: bool = True
+) -> _T | None: ...
+
+
+def parsed(
+    option: str, text: str | None, parse: Callable[[str], _T], *, shown: bool = True
+) -> _T | None:
+    """An option's value; what is wrong with it is told with the option's name."""
+    if text is None:
+        return None
+    try:
+        return parse(text)
+    except UsageError as error:
+        told = f"{option} {text}" if shown else option
+        raise UsageError(f"{told}: {error.message}", hint=error.hint) from error

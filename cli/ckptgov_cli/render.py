@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from ckptgov.errors import CkptgovError, NoneRestorable
+from ckptgov.errors import NoneRestorable
 from ckptgov.model.answers import (
     Check,
     RunListing,
@@ -16,6 +16,7 @@ from ckptgov.model.answers import (
 from ckptgov.model.facts import Finding, Note, Verdict
 from ckptgov.wire import documents
 from ckptgov_cli import output
+from ckptgov_cli.exits import code_of
 
 if TYPE_CHECKING:
     from ckptgov.model.checkpoint import Manifest
@@ -25,10 +26,6 @@ if TYPE_CHECKING:
 
 MOST_FINDINGS = 10
 _HEADER = ("STEP", "NAME", "LAYOUT", "SIZE", "LINE", "EVIDENCE", "STATE")
-
-
-def _code(error: CkptgovError | None) -> int:
-    return 0 if error is None else error.exit_code
 
 
 def _finding(one: Finding) -> str:
@@ -167,7 +164,7 @@ def scan(answer: ScanAnswer, *, as_json: bool, dry_run: bool) -> int:
     """What a scan found and did."""
     if as_json:
         output.emit(documents.scan(answer))
-        return _code(answer.error)
+        return code_of(answer.error)
     for run in answer.runs:
         would = "would be scanned" if dry_run else f"{len(run.sealed)} sealed now"
         output.line(f"run {run.listing.run} at {run.listing.root}: {would}")
@@ -186,7 +183,7 @@ def scan(answer: ScanAnswer, *, as_json: bool, dry_run: bool) -> int:
         output.talk("no runs found")
     if answer.error is not None:
         output.complain(answer.error)
-    return _code(answer.error)
+    return code_of(answer.error)
 
 
 def commit(one: SealedCheckpoint, *, as_json: bool, dry_run: bool) -> int:
@@ -207,7 +204,7 @@ def verify(answer: VerifyAnswer, *, as_json: bool) -> int:
     """Each checkpoint's state; the findings name shard and evidence."""
     if as_json:
         output.emit(documents.verify(answer))
-        return _code(answer.error)
+        return code_of(answer.error)
     for one in answer.checkpoints:
         step = _step(one.step, one.step_kind.value)
         output.line(f"{step}\t{one.name}\t{one.layout}\t{one.evidence}\t{one.state}")
@@ -216,7 +213,7 @@ def verify(answer: VerifyAnswer, *, as_json: bool) -> int:
     _notes(answer.notes)
     if answer.error is not None:
         output.complain(answer.error)
-    return _code(answer.error)
+    return code_of(answer.error)
 
 
 def manifest(one: Manifest, *, form: str) -> int:
@@ -252,7 +249,7 @@ def checks(found: Sequence[Check], *, as_json: bool) -> int:
     """Checks with severity and fix; 9 if one failed."""
     failed = any(one.severity == "failure" for one in found)
     if as_json:
-        document: dict[str, Any] = {
+        document: documents.Document = {
             "checks": [
                 {"name": one.name, "severity": one.severity, "text": one.text, "fix": one.fix}
                 for one in found
@@ -299,17 +296,15 @@ def runs(found: Sequence[ListedRun], *, as_json: bool, dry_run: bool = False) ->
 def rebuilt(one: Rebuilt, *, as_json: bool, dry_run: bool) -> int:
     """What a rebuild found."""
     if as_json:
-        document: dict[str, Any] = {
+        document: documents.Document = {
             "dry_run": dry_run,
             "tiers": one.tiers,
             "runs": one.runs,
             "checkpoints": one.checkpoints,
             "epoch": one.epoch,
         }
-        if one.error is not None:
-            document = {**documents.error_document(one.error), **document}
-        output.emit(document)
-        return _code(one.error)
+        output.emit(documents.with_error(document, one.error))
+        return code_of(one.error)
     word = "would read" if dry_run else "read"
     output.line(
         f"{word} {one.tiers} tiers: {one.runs} runs, {one.checkpoints} sealed checkpoints, "
@@ -317,4 +312,4 @@ def rebuilt(one: Rebuilt, *, as_json: bool, dry_run: bool) -> int:
     )
     if one.error is not None:
         output.complain(one.error)
-    return _code(one.error)
+    return code_of(one.error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from ckptgov.model.movement import FlushAnswer, FlushedCheckpoint, FlushState, RestoreAnswer
 from ckptgov.model.pacing import FlowFacts
@@ -11,10 +10,8 @@ from ckptgov.model.usage import DuAnswer, ReconcileAnswer, TierUsage
 from ckptgov.wire import movement
 from ckptgov.wire import usage as usage_documents
 from ckptgov_cli import output
+from ckptgov_cli.exits import code_of
 from ckptgov_cli.output import size
-
-if TYPE_CHECKING:
-    from ckptgov.errors import CkptgovError
 
 _FLUSHED = ("STEP", "NAME", "FROM", "TO", "SIZE", "SENT", "RATE", "STATE")
 _FLOWS = (
@@ -30,21 +27,15 @@ _FLOWS = (
     "ETA",
     "WAITS FOR",
 )
-
-
 _USAGE = ("TIER", "RUN", "STATE", "COUNT", "BYTES")
 _LEFT = ("TIER", "WHAT", "PATH", "BYTES", "AGE", "FATE", "WHY")
-
-
-def _code(error: CkptgovError | None) -> int:
-    return 0 if error is None else error.exit_code
 
 
 def flushed(answer: FlushAnswer, *, as_json: bool, quiet: bool = False) -> int:
     """A pass of flushing; ``quiet`` leaves out what was there already."""
     if as_json:
         output.emit(movement.flushed(answer))
-        return _code(answer.error)
+        return code_of(answer.error)
     if answer.checkpoints or not quiet:
         output.table(_FLUSHED, [_flush_row(one) for one in answer.checkpoints])
     for one in answer.checkpoints:
@@ -59,7 +50,7 @@ def flushed(answer: FlushAnswer, *, as_json: bool, quiet: bool = False) -> int:
             output.talk(f"not flushed to {skip.target}: {skip.name}: {skip.why_not}: {skip.text}")
     if answer.error is not None and not any(one.error for one in answer.checkpoints):
         output.complain(answer.error)
-    return _code(answer.error)
+    return code_of(answer.error)
 
 
 def _flush_row(one: FlushedCheckpoint) -> list[str]:
@@ -132,7 +123,7 @@ def usage(answer: DuAnswer, *, as_json: bool) -> int:
     """What takes room."""
     if as_json:
         output.emit(usage_documents.du(answer))
-        return _code(answer.error)
+        return code_of(answer.error)
     rows = []
     for tier in answer.tiers:
         where = f"{tier.tier}@{tier.node}" if tier.node else tier.tier
@@ -149,7 +140,7 @@ def usage(answer: DuAnswer, *, as_json: bool) -> int:
         _tier_line(tier)
     if answer.error is not None:
         output.complain(answer.error)
-    return _code(answer.error)
+    return code_of(answer.error)
 
 
 def _tier_line(tier: TierUsage) -> None:
@@ -171,7 +162,7 @@ def reconciled(answer: ReconcileAnswer, *, as_json: bool, dry_run: bool) -> int:
     """What was cleared and what was kept, with reasons."""
     if as_json:
         output.emit(usage_documents.reconciled(answer))
-        return _code(answer.error)
+        return code_of(answer.error)
     rows = [
         [
             tier.tier,
@@ -196,4 +187,4 @@ def reconciled(answer: ReconcileAnswer, *, as_json: bool, dry_run: bool) -> int:
             )
     if answer.error is not None:
         output.complain(answer.error)
-    return _code(answer.error)
+    return code_of(answer.error)

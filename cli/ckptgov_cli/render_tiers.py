@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ckptgov.config.units import duration_text, rate_text
 from ckptgov.wire import documents
@@ -37,7 +37,7 @@ def tiers(found: Sequence[TierSettings], *, as_json: bool, dry_run: bool = False
     return 0
 
 
-def _tier(one: TierSettings) -> dict[str, Any]:
+def _tier(one: TierSettings) -> documents.Document:
     return {
         "name": one.name,
         "root": documents.text(one.root),
@@ -119,7 +119,7 @@ def links(found: Sequence[Link], *, as_json: bool, dry_run: bool = False) -> int
     return 0
 
 
-def _link(one: Link) -> dict[str, Any]:
+def _link(one: Link) -> documents.Document:
     return {
         "from": one.source,
         "to": one.target,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ckptgov.errors import UsageError
-from ckptgov_cli.options import EXIT_CODES, DryRun, Json, Node, opened_governor
+from ckptgov_cli.options import EXIT_CODES, DryRun, Json, Node, opened_governor, parsed
 
 if TYPE_CHECKING:
     from ckptgov.model.pacing import Budget
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 tier_app = typer.Typer(help="Places that hold checkpoints.")
 
-_T = TypeVar("_T")
 _LIFTED = "none"
 """Written in the place of a limit, it takes that limit away."""
 
@@ -105,10 +104,10 @@ def tier_add(
         scope=Scope(scope),
         node=node,
         ingest=ingest,
-        endpoint=_parsed("--endpoint", endpoint, normal_endpoint, shown=False),
+        endpoint=parsed("--endpoint", endpoint, normal_endpoint, shown=False),
         budget=_change(read, write, requests, flows)(Budget()),
         proof=Proof(proof) if proof is not None else None,
-        quota_bytes=_parsed("--quota", quota, parse_bytes),
+        quota_bytes=parsed("--quota", quota, parse_bytes),
     )
     with opened_governor() as governor:
         from ckptgov.ops.tiers import add_tier
@@ -247,7 +246,7 @@ def tier_link(
         source=source,
         target=target,
         every=int(every) if every is not None and is_count else None,
-        every_s=None if is_count else _parsed("--every", every, _duration_s),
+        every_s=None if is_count else parsed("--every", every, _duration_s),
         every_steps=every_steps,
         last=last,
         pins=tuple(pin or ()),
@@ -298,24 +297,13 @@ def _change(
         ("flows", "--flows", flows, _count),
     ):
         if text is not None:
-            limits[member] = None if text == _LIFTED else _parsed(option, text, parse)
+            limits[member] = None if text == _LIFTED else parsed(option, text, parse)
     return lambda old: replace(Budget() if clear else old, **limits)
 
 
 def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= 100_000:
-        raise UsageError("is no number from 1 to 100000")
+    from ckptgov.config.moving import MAX_FLOWS
+
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MAX_FLOWS:
+        raise UsageError(f"is no number from 1 to {MAX_FLOWS}")
     return int(text)
-
-
-def _parsed(
-    option: str, text: str | None, parse: Callable[[str], _T], *, shown: bool = True
-) -> _T | None:
-    """An option's value; what is wrong with it is told with the option's name."""
-    if text is None:
-        return None
-    try:
-        return parse(text)
-    except UsageError as error:
-        told = f"{option} {text}" if shown else option
-        raise UsageError(f"{told}: {error.message}", hint=error.hint) from error

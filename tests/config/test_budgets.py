@@ -8,16 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ckptgov.config.budgets import set_budget
+from ckptgov.config.budgets import change_budget
 from ckptgov.config.edit import add_link, add_tier
 from ckptgov.config.load import load_settings
 from ckptgov.errors import ConfigError, UsageError
 from ckptgov.model.pacing import Budget
-from ckptgov.model.settings import Link, NodeSettings, Proof, Scope, TierSettings
+from ckptgov.model.settings import Link, NodeSettings, Proof, Scope, Settings, TierSettings
 
 READ = Budget(read_bytes_per_s=10**9)
 BOTH = Budget(read_bytes_per_s=2 * 10**9, write_bytes_per_s=2**20)
 ALL = Budget(read_bytes_per_s=10**9, write_bytes_per_s=3 * 10**6, requests_per_s=500, flows=4)
+
+
+def set_budget(home: str, tier: str | None, node: str | None, budget: Budget) -> Settings:
+    return change_budget(home, tier, node, lambda _old: budget)
 
 
 def changed(tmp_path, before: str, budget: Budget, *, node: str | None = None) -> str:

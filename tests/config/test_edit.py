@@ -12,11 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptgov.config import document, edit
-from ckptgov.config.edit import add_rule, add_tier
+from ckptgov.config.edit import add_tier
 from ckptgov.config.load import load_settings
 from ckptgov.errors import ConfigError
-from ckptgov.model.checkpoint import Expect
-from ckptgov.model.settings import RunRule, Scope, TierSettings
+from ckptgov.model.settings import Scope, TierSettings
 
 NEW = TierSettings(name="new", root="/new")
 LINE = "{name: new, url: /new, scope: shared, ingest: false}"
@@ -110,17 +109,11 @@ def test_one_tier_name_may_be_added_for_each_node(tmp_path):
     assert [tier.node for tier in load_settings(str(tmp_path)).tiers] == ["n1", "n2"]
 
 
-def test_an_added_rule_loads_as_it_was_given(tmp_path):
-    rules = (
-        RunRule(
-            run='odd "name": *',
-            expect=Expect(glob="step_*/r[0-9].pt", count=4, marker="DONE", step=r"step_(\d+)$"),
-        ),
-        RunRule(run="yes", expect=Expect(glob="a", marker="12")),
-    )
-    for rule in rules:
-        add_rule(str(tmp_path), rule)
-    assert load_settings(str(tmp_path)).rules == rules
+def test_a_name_that_is_something_else_without_quotes_stays_a_name(tmp_path):
+    names = ["yes", "null", "12", "1e3"]
+    for name in names:
+        add_tier(str(tmp_path), TierSettings(name=name, root=f"/{name}"))
+    assert [tier.name for tier in load_settings(str(tmp_path)).tiers] == names
 
 
 @given(

@@ -22,7 +22,7 @@ from ckptgov.model.pacing import Budget, FlowClass, FlowRequest, FlowState
 from ckptgov.model.settings import Settings, TierSettings
 from ckptgov.ops import flows_arbiter, flows_open
 from ckptgov.ops.flows import FlowDesk, OpenFlow
-from ckptgov.ops.flows_process import has_surely_ended, this_process
+from ckptgov.ops.processes import has_surely_ended, this_process
 
 MB = 10**6
 RATES = (None, 20 * MB, None, None)

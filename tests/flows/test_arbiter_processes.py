@@ -10,7 +10,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ckptgov.catalog.catalog import Catalog
@@ -156,7 +156,10 @@ def movers(
         str(home / "catalog.sqlite"), fs_type="ext4", is_network=False, clock=SystemClock()
     ) as catalog:
         parent = subprocess.Popen(
-            [sys.executable, "-c", MOVERS, *arguments], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", MOVERS, *arguments],
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
         )
         try:
             assert parent.stdout is not None
@@ -164,7 +167,8 @@ def movers(
             yield Movers(home, catalog, budget)
             parent.wait(timeout=90)
         finally:
-            parent.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(parent.pid, signal.SIGKILL)  # a stopped one too
             parent.communicate()
 
 
@@ -184,13 +188,28 @@ def test_sixteen_processes_stay_within_200_mb_per_s_while_the_allocator_is_kille
     assert going.book.registered() == ()
 
 
+def stopped_outside_a_transaction(pid: int, home: Path) -> bool:
+    """Stop a process where it does not hold the catalog's write lock, which nobody could take."""
+    os.kill(pid, signal.SIGSTOP)
+    probe = sqlite3.connect(home / "catalog.sqlite", isolation_level=None, timeout=1)
+    try:
+        probe.execute("BEGIN IMMEDIATE")
+        probe.execute("ROLLBACK")
+    except sqlite3.OperationalError:
+        os.kill(pid, signal.SIGCONT)
+        return False
+    finally:
+        probe.close()
+    return True
+
+
 def test_an_allocator_that_was_stopped_past_its_lease_changes_nothing_when_it_goes_on(
     tmp_path: Path,
 ) -> None:
     with movers(tmp_path, count=4, budget=20 * MB, seconds=10) as going:
         going.wait_for(lambda: going.moving() == 4)
         stopped, epoch = going.allocator_pid(), going.book.allocator().epoch
-        os.kill(stopped, signal.SIGSTOP)
+        going.wait_for(lambda: stopped_outside_a_transaction(stopped, tmp_path))
         going.wait_for(lambda: going.book.allocator().epoch > epoch)
         os.kill(stopped, signal.SIGCONT)
         time.sleep(1.5)

@@ -371,3 +371,69 @@ class TestStopped:
         assert one["resumed_bytes"] >= 32 * MIB
         assert cli.json("latest", lustre / "run", "--evidence", "digest").code == 0
         assert files(lustre / "run/step_1") == files(big / "step_1")
+
+
+class TestWhatHappensMeanwhile:
+    @pytest.fixture
+    def links(self, cli, run: Path, change: Callable[..., None], tmp_path: Path) -> Path:
+        """Two links that hold; a file lies where the second target's run should be."""
+        archive = tmp_path / "archive"
+        archive.mkdir()
+        cli.done("tier", "add", "archive", archive)
+        (archive / "run").write_bytes(b"in the way")
+        ends = ("lustre", "archive")
+        change(links=[{"from": "nvme", "to": to, "last": 1, "hold": True} for to in ends])
+        return archive
+
+    def test_a_hold_stays_until_every_link_has_it(
+        self, cli, run: Path, lustre: Path, links: Path
+    ) -> None:
+        answer = cli.json("flush", "run")
+        states = {one["target"]: one["state"] for one in answer.json["checkpoints"]}
+        assert states == {"lustre": "flushed", "archive": "failed"}
+        held = run / ".ckptgov/held"
+        assert [path for path in held.rglob("*") if path.is_file()]
+        (links / "run").unlink()
+        assert cli.json("flush", "run").code == 0
+        assert files(links / "run/step_2") == files(run / "step_2")
+        assert not [path for path in held.rglob("*") if path.is_file()]
+
+    def test_a_hold_of_what_arrived_by_other_hands_is_let_go(
+        self, cli, run: Path, lustre: Path, change: Callable[..., None]
+    ) -> None:
+        cli.done("flush", "run", "--step", "2", "--to", "lustre")
+        (manifest,) = (run / ".ckptgov/manifests").glob("step_2*")
+        content_id = json.loads(manifest.read_bytes())["content_id"]
+        held = run / ".ckptgov/held" / content_id.removeprefix("sha256:")
+        held.mkdir(parents=True)
+        (held / SHARD).hardlink_to(run / "step_2" / SHARD)
+        change(links=[{"from": "nvme", "to": "lustre", "last": 1, "hold": True}])
+        cli.done("flush", "run", "--dry-run")
+        assert (held / SHARD).exists()
+        assert skipped(cli.json("flush", "run"))["step_2"] == "already-there"
+        assert not held.exists()
+        assert (run / "step_2" / SHARD).exists()
+
+    def test_a_source_that_was_found_corrupt_is_not_offered_any_more(
+        self, cli, run: Path, lustre: Path
+    ) -> None:
+        assert cli.json("latest", "run").json["step"] == 2
+        flip_bit(run / "step_2" / SHARD, -1, 0, keep_times=True)
+        answer = cli.json("flush", "run", "--step", "2", "--to", "lustre")
+        assert told_of(answer, "step_2")["state"] == "failed"
+        assert cli.json("latest", "run").json["step"] == 1
+        assert cli.json("latest", run).json["step"] == 1
+
+    def test_a_mark_made_while_bytes_moved_goes_along(
+        self, cli, spawn, run: Path, lustre: Path
+    ) -> None:
+        cli.done("tier", "budget", "lustre", "--write", "5kB/s")
+        process = spawn("flush", "run", "--step", "2", "--to", "lustre")
+        while not list(lustre.rglob("staging/*/*")):
+            assert process.poll() is None, process.communicate()
+        cli.done("mark-bad", "run", "--step", "2", "--reason", "loss spike")
+        cli.done("tier", "budget", "lustre", "--write", "none")
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, (out, err)
+        assert checkpoints(lustre) == {"step_2"}
+        assert cli.json("latest", lustre / "run").json.get("step") is None

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ckptgov.layouts.base import LookSettings, Tree
-from ckptgov.layouts.declared import declared_layout
+from ckptgov.layouts.declared import DeclaredLayout
 from ckptgov.model.checkpoint import Expect, StepKind
 from ckptgov.model.facts import Depth
 from ckptgov.storage.posix import PosixStorage
@@ -165,7 +165,7 @@ def test_zeros_where_a_file_should_be_are_torn(look: Look, tmp_path: Path) -> No
 
 def test_a_layout_can_be_made_of_one_rule(tmp_path: Path) -> None:
     _ranks(tmp_path, 1)
-    layout = declared_layout(RANKS)
+    layout = DeclaredLayout((RANKS,))
     storage = PosixStorage(tmp_path)
     with Tree(storage, "", LookSettings(now_ns=0)) as tree:
         claim = layout.find(tree, "step_1")

@@ -77,4 +77,4 @@ def test_the_refusal_does_not_promise_what_left_overs_cannot_give() -> None:
 
 
 def test_without_left_overs_the_hint_is_to_make_room() -> None:
-    assert "quota_bytes" in (refusal("s3", room(quota_bytes=1)).hint or "")
+    assert "raise the tier's quota" in (refusal("s3", room(quota_bytes=1)).hint or "")

@@ -42,6 +42,7 @@ class Reciter:
         self.say: Callable[[str], Answer] = lambda _: (404, "")
         self.waited: list[float] = []
         self.more: dict[str, str] = {}
+        self.etag = "e"
         self.url = ""
         self.opened: list[S3Storage] = []
 
@@ -82,7 +83,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Reciter]:
                 text = f"<Error><Code>{text}</Code><Message>told so</Message></Error>"
             body = b"" if self.command == "HEAD" else text.encode()
             self.send_response(status)
-            self.send_header("ETag", '"e"')
+            self.send_header("ETag", f'"{reciter.etag}"')
             self.send_header("Last-Modified", "Fri, 02 Jan 2026 03:04:05 GMT")
             self.send_header("Content-Length", str(len(body)))
             for name, value in reciter.more.items():
@@ -313,6 +314,50 @@ def test_an_object_of_another_checksum_is_removed_again(store: Reciter) -> None:
     with pytest.raises(StorageError, match="checksum"):
         delivery.finish()
     assert store.asked[-1].startswith("DELETE /bucket/p/a")
+
+
+@pytest.mark.parametrize("size_bytes", [1, PART + 1])
+def test_an_object_that_took_the_place_of_ours_is_never_removed(
+    store: Reciter, size_bytes: int
+) -> None:
+    begun = uploading(lambda: (200, "<R><ETag>ours</ETag></R>"))
+    is_stored = False
+
+    def say(asked: str) -> Answer:
+        nonlocal is_stored
+        store.etag = "theirs" if asked.startswith("HEAD") else "ours"
+        if asked.startswith("HEAD"):
+            return (200 if is_stored else 404), ""
+        is_part = "partNumber" in asked
+        is_stored = is_stored or (asked.startswith("PUT") and not is_part)
+        is_stored = is_stored or (asked.startswith("POST") and "uploadId" in asked)
+        return begun(asked)
+
+    store.say = say
+    delivery = store.open(checksum=CRC32).receive("a", size_bytes)
+    content = memoryview(bytes(size_bytes))
+    for offset in range(0, size_bytes, PART):
+        delivery.write(offset, content[offset : offset + PART])
+    store.more = {"x-amz-checksum-crc32": "AAAAAA=="}
+    with pytest.raises(StorageError, match="someone else"):
+        delivery.finish()
+    delivery.abandon()
+    assert not any(asked.startswith("DELETE") for asked in store.asked)
+
+
+def test_a_listing_of_uploads_that_goes_in_circles_is_no_answer(store: Reciter) -> None:
+    pages = iter(range(20))
+
+    def say(_: str) -> Answer:
+        page = next(pages, None)
+        if page is None:
+            return 200, "<R><IsTruncated>false</IsTruncated></R>"
+        mark = f"<NextKeyMarker>{page % 2}</NextKeyMarker>"
+        return 200, f"<R><IsTruncated>true</IsTruncated>{mark}</R>"
+
+    store.say = say
+    with pytest.raises(StorageError, match="contradicts itself"):
+        store.open().pending("")
 
 
 def test_more_than_is_published_at_once_is_refused(

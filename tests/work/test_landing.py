@@ -11,6 +11,7 @@ import pytest
 from ckptgov.errors import StorageError
 from ckptgov.model.checkpoint import Manifest
 from ckptgov.model.settings import Proof
+from ckptgov.storage.contract import Storage, Traits
 from ckptgov.storage.memory import MemoryStorage
 from ckptgov.storage.posix import PosixStorage
 from ckptgov.testing.crashing import Crash, CrashingStorage
@@ -435,3 +436,110 @@ def test_a_stop_between_the_shards_leaves_them_for_the_next_try(target, bring) -
     landed = bring(target, copying=CopySettings(threads=2, stop=lambda: True))
     assert set(landed.missing) == set(FILES)
     assert tree(target) == {}
+
+
+class Meddling(CrashingStorage):
+    """Does something just before the first mutating call of a kind, as another process might."""
+
+    def __init__(self, inner: Storage, call: str, meddle: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self._call = call
+        self._meddle = meddle
+
+    def _mutate(self, call: str, path: str) -> None:
+        super()._mutate(call, path)
+        if call == self._call:
+            self._call = ""
+            self._meddle()
+
+
+class Keys(MemoryStorage):
+    """A tree that is written to as an object store is: nothing staged, nothing renamed."""
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(has_directories=False, has_links=False)
+
+
+class TestWhatAnotherProcessDoesMeanwhile:
+    def test_a_set_that_lost_a_shard_as_it_was_renamed_does_not_keep_the_name(
+        self, target, bring
+    ) -> None:
+        staged = bring.landing(target).staging
+        robbed = Meddling(target, "rename_dir", lambda: target.remove(f"{staged}/__1_0.distcp"))
+        with pytest.raises(StorageError, match="a part of it was removed"):
+            bring(robbed)
+        assert not any(path.startswith("run/step_1") for path in tree(target))
+        landed = bring(target)
+        assert (landed.name, landed.sent_bytes) == ("step_1", len(FILES["__1_0.distcp"]))
+
+    def test_an_object_put_in_the_place_of_ours_is_left_alone(self, bring) -> None:
+        theirs = "run/step_1/__1_0.distcp"
+
+        class Replaced(Keys):
+            def open(self, path: str):
+                if path == theirs and self.stat(theirs).bytes == 99:
+                    self.put_file(theirs, b"c" * 98)
+                return super().open(path)
+
+        target = Replaced("target")
+        landed = bring(target)
+        assert landed.name == "attempt-1/step_1"
+        assert tree(target)[theirs] == b"c" * 98
+
+
+class TestUnderKeys:
+    def test_nothing_is_added_to_another_checkpoint_of_the_same_name(self, bring) -> None:
+        target = Keys("target")
+        others = {"__0_0.distcp": FILES["__0_0.distcp"], "__1_0.distcp": b"c" * 99}
+        for path, content in others.items():
+            target.put_file(f"run/step_1/{path}", content)
+        landed = bring(target)
+        assert landed.name == "attempt-1/step_1"
+        assert tree(target) == {**below("step_1", others), **below("attempt-1/step_1")}
+
+    def test_what_stands_is_compared_and_only_the_rest_is_sent(self, bring) -> None:
+        target = Keys("target")
+        target.put_file("run/step_1/__0_0.distcp", FILES["__0_0.distcp"])
+        landed = bring(target)
+        assert (landed.sent_bytes, landed.resumed_bytes) == (99 + 5, 2 * PIECE + 1)
+        assert {path for path, _ in landed.tokens} == set(FILES)
+
+
+class TestNames:
+    @pytest.mark.parametrize(
+        ("name", "other"),
+        [
+            ("attempt-final", "attempt-1/attempt-final"),
+            ("attempt-x/step_1", "attempt-1/attempt-x/step_1"),
+            ("attempt-1/step_1", "attempt-2/step_1"),
+        ],
+    )
+    def test_of_trainers_that_look_like_ours_are_kept_whole(
+        self, target, bring, name: str, other: str
+    ) -> None:
+        target.make_dirs(f"run/{name}")
+        assert bring(target, name=name).name == other
+
+    def test_a_group_is_not_hidden_by_a_directory_of_its_name(self, target, bring) -> None:
+        target.make_dirs("run/model")
+        landed = bring(target, GROUP, form=Form.GROUP, name="model")
+        assert landed.name == "attempt-1/model"
+
+    def test_some_shards_of_a_directory_do_not_go_below_a_file(self, target, bring) -> None:
+        target.publish("run/step_1", [b"a file"])
+        with pytest.raises(NameTaken):
+            bring(target, only=frozenset({"__1_0.distcp"}), attempts=False)
+
+    def test_a_file_where_staging_should_be_is_an_error_of_the_tier(self, target, bring) -> None:
+        target.publish("run/.ckptgov/staging", [b"planted"])
+        with pytest.raises(StorageError, match="staging"):
+            bring(target)
+
+    @pytest.mark.parametrize("path", [".ckptgov/journal/1.sealed.json", "a/.ckptgov-tmp-1"])
+    def test_of_our_own_files_are_never_taken_from_a_manifest(
+        self, target, bring, path: str
+    ) -> None:
+        with pytest.raises(StorageError, match="own files"):
+            bring(target, {path: b"planted"}, form=Form.GROUP, name="model")
+        assert tree(target) == {}

@@ -26,7 +26,7 @@ class Store:
         self.opened: list[tuple[str, str | None]] = []
         self.looks: list[str] = []
 
-    def open(self, root: str, *, endpoint: str | None = None) -> PosixStorage:
+    def open(self, root: str, *, endpoint: str | None = None, stall_s: float = 0.0) -> PosixStorage:
         self.opened.append((root, endpoint))
         looks = self.looks
 
@@ -108,7 +108,7 @@ def test_where_nothing_is_nobody_looked(tmp_path, store, url) -> None:
 
 
 def test_a_store_that_does_not_answer_is_not_an_empty_one(monkeypatch) -> None:
-    def refuse(root: str, *, endpoint: str | None = None) -> PosixStorage:
+    def refuse(root: str, *, endpoint: str | None = None, stall_s: float) -> PosixStorage:
         raise StorageError(f"{root} {endpoint}: refused")
 
     monkeypatch.setattr(room, "open_storage", refuse)

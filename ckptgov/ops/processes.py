@@ -1,4 +1,4 @@
-"""Which process a flow belongs to, and whether that process has surely ended."""
+"""Which process a flow or a lease belongs to, and whether that process has surely ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ENDED_STATES = frozenset({"Z", "X", "x"})
 
 
 def this_process() -> FlowOwner:
-    """The owner of the flows opened by this process."""
+    """This process, told apart from every other one there was or will be."""
     seen = _stat(os.getpid())
     return FlowOwner(
         host=os.uname().nodename,
@@ -21,7 +21,7 @@ def this_process() -> FlowOwner:
 
 
 def has_surely_ended(owner: FlowOwner, me: FlowOwner) -> bool:
-    """Whether a flow's process moves nothing any more; False where that cannot be told.
+    """Whether a process moves nothing any more; False where that cannot be told.
 
     It can be told on this machine: no such process, a zombie, another process under its number,
     or one from before the machine was last started.
@@ -39,6 +39,24 @@ def has_surely_ended(owner: FlowOwner, me: FlowOwner) -> bool:
         return False  # hidden from us, or just gone: the next look will tell
     state, started = seen
     return state in _ENDED_STATES or started != owner.started
+
+
+def holder_of(process: FlowOwner) -> str:
+    """The process as the holder of a lease; ``process_of`` reads it back."""
+    return f"{process.host}:{process.pid}:{process.started}:{process.boot}"
+
+
+def process_of(holder: str) -> FlowOwner | None:
+    """The process that ``holder_of`` wrote; None for any other text."""
+    match holder.split(":", 3):
+        case [host, pid, started, boot] if _is_number(pid) and _is_number(started):
+            return FlowOwner(host=host, boot=boot, pid=int(pid), started=int(started))
+        case _:
+            return None
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 def _stat(pid: int) -> tuple[str, int] | None:
