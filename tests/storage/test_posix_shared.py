@@ -6,7 +6,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,7 @@ def test_what_a_killed_process_of_another_node_left_is_taken_up(
 ) -> None:
     command = [sys.executable, "-c", OTHER_NODE, there.root, str(int(signal.SIGKILL))]
     assert subprocess.run(command, check=False).returncode == -signal.SIGKILL
+    _wait_until(lambda: [one.is_held for one in here.pending("d")] == [False])
     delivery = here.receive("d/a", len(WANTED))
     deliver(delivery, WANTED, PIECE)
     delivery.finish()
@@ -134,3 +136,11 @@ def test_a_name_replaced_on_another_node_is_found_after_all(
     patient = RetryingStorage(there, policy=RetryPolicy(), clock=SystemClock(), random=lambda: 0.0)
     with patient.open("d/a") as file:
         assert file.read_at(0, 9) == b"newer"
+
+
+def _wait_until(is_so: Callable[[], bool], limit_s: float = 20) -> None:
+    """What another node did is seen once this one's caches have run out."""
+    until = time.monotonic() + limit_s
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.1)
