@@ -1,18 +1,23 @@
 """The main job on real checkpoints, start to end: what ``make demo`` runs.
 
 Unpacks checkpoints that real frameworks wrote (some of them killed while writing), lets ckptgov
-find, refuse, seal, verify and hand them out, flips a bit, deletes the catalog, and compares.
+find, refuse, seal, verify and hand them out, flips a bit, deletes the catalog, and compares; then
+flushes them to object storage, loses a shard, and stages and restores from what is left.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+from ckptgov.testing import seaweedfs
 
 SAMPLES = Path(__file__).parent / "data" / "samples.tar.gz"
 
@@ -79,6 +84,10 @@ class Demo:
             )
         return told
 
+    def step_of(self, run: str) -> str:
+        """The directory of a run's oldest checkpoint."""
+        return min(self.tier.joinpath(run).glob("iter_*")).name
+
     def unpack(self) -> None:
         unpacked = self.scratch / "unpacked"
         unpacked.mkdir()
@@ -87,6 +96,18 @@ class Demo:
         for run, sample in RUNS.items():
             (unpacked / sample).rename(self.tier / run)
         shutil.rmtree(unpacked)
+
+
+@contextlib.contextmanager
+def second_tier(demo: Demo) -> Iterator[str]:
+    """The address of an empty tier: a bucket of a real S3 server, or a directory."""
+    if seaweedfs.reason_to_skip() is not None:
+        (demo.scratch / "durable").mkdir()
+        yield str(demo.scratch / "durable")
+        return
+    with seaweedfs.weed_s3() as server:
+        demo.environ |= server.environment
+        yield f"s3://{server.bucket}/ckpt"
 
 
 def flip_a_bit(path: Path) -> None:
@@ -138,6 +159,16 @@ def play(demo: Demo) -> None:
         raise SystemExit(f"answers differ after the rebuild:\n{before}\n{after}")
     demo.say("The same answers as before, for every run; the rollback stands:")
     demo.run("list", "deepspeed")
+
+    demo.say("Every run flows to a second tier, an S3 server where there is one; then shards go")
+    with second_tier(demo) as url:
+        demo.run("tier", "add", "durable", url)
+        demo.run("tier", "link", "shared", "durable", "--every", "1")
+        demo.run("flush", "--all")
+        demo.run("du")
+        (demo.tier / "megatron" / demo.step_of("megatron") / "common.pt").unlink()
+        demo.run("latest", "megatron", "--stage", str(demo.scratch / "nvme"), "--explain")
+        demo.run("restore", f"{url}/dcp", "--to", str(demo.scratch / "other-node"))
 
 
 if __name__ == "__main__":
