@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 BUCKET = "checkpoints"
 _START_S, _STOP_S = 60.0, 15.0
+_TRIES = 3
 
 
 class WeedServer(Struct, frozen=True, kw_only=True):
@@ -94,7 +95,18 @@ def weed_s3(base: Path | None = None) -> Iterator[WeedServer]:
     """
     with contextlib.ExitStack() as stack:
         root = base or Path(stack.enter_context(_directory()))
-        yield stack.enter_context(_running(root))
+        yield _come_up(stack, root)
+
+
+def _come_up(stack: contextlib.ExitStack, root: Path) -> WeedServer:
+    """Another process may take a port between its choice and its use: then with other ones."""
+    for again in range(1, _TRIES):
+        try:
+            return stack.enter_context(_running(root))
+        except FixtureFailed:
+            root = root / f"again-{again}"
+            root.mkdir()
+    return stack.enter_context(_running(root))
 
 
 @contextlib.contextmanager
