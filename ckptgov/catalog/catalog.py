@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
@@ -41,6 +40,7 @@ from ckptgov.catalog.tables import (
 )
 from ckptgov.model.checkpoint import Evidence, RunIdentity
 from ckptgov.model.clock import Clock
+from ckptgov.model.closing import Closing
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Finding, Sighting
 
@@ -62,7 +62,7 @@ def new_uuid() -> str:
     return str(uuid4())
 
 
-class Catalog:
+class Catalog(Closing):
     """Facts and guarded state changes. Every call is one transaction, or part of one.
 
     Safe to use from several threads and, as several objects, from several processes; not across
@@ -113,17 +113,6 @@ class Catalog:
         """Close every connection; further calls open new ones."""
         self._fleeting.close()
         self._database.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

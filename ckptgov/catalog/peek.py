@@ -10,18 +10,19 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any, Self
 from urllib.parse import quote
 
 from ckptgov.catalog.facts import SCHEMA_VERSION, PlaceFacts, RunFacts, RunRootFacts, SightingFacts
 from ckptgov.catalog.rows import decoded, place_of, root_of, run_of, sighting_of
 from ckptgov.errors import StorageError, TransientStorageError
+from ckptgov.model.closing import Closing
 
 BUSY_TIMEOUT_S = 10.0
 
 
-class Peek:
+class Peek(Closing):
     """A read-only view of a catalog file; every call sees the last committed state."""
 
     def __init__(self, path: str) -> None:
@@ -54,17 +55,6 @@ class Peek:
     def close(self) -> None:
         """Close the file."""
         self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def run_by_name(self, name: str) -> RunFacts | None:
         """The run of this name."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
 from msgspec import Struct
 
 from ckptgov.errors import Malformed
 from ckptgov.layouts.pickles import PickleReader
 from ckptgov.model.checkpoint import Expect
+from ckptgov.model.closing import Closing
 from ckptgov.model.files import Entry, EntryKind, FileStat, OpenFile, Reader
 
 MAX_ENTRIES = 2_000_000
@@ -32,7 +31,7 @@ class LookSettings(Struct, frozen=True, kw_only=True):
     rules: tuple[Expect, ...] = ()
 
 
-class Tree:
+class Tree(Closing):
     """One look at a run root. Every path is below ``run_root``; ``""`` is the run root itself.
 
     Listings and stats are read once and remembered, so all layouts see the same moment. Errors
@@ -50,17 +49,6 @@ class Tree:
         self._stats: dict[str, FileStat] = {}
         self._listed = 0
         self._pickles: PickleReader | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the pickle child; the tree may not be used after it."""

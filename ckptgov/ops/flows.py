@@ -11,13 +11,13 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from ckptgov.catalog.flowfacts import Grant, RegisteredFlow
 from ckptgov.catalog.flowfacts import Rates as PlainRates
 from ckptgov.errors import CkptgovError, LeaseLost
 from ckptgov.model.clock import Clock
+from ckptgov.model.closing import Closing
 from ckptgov.model.pacing import FlowFacts, FlowRequest
 from ckptgov.model.settings import Settings
 from ckptgov.ops.flows_arbiter import ALLOCATOR_LEASE_S, FORGOTTEN_S, Arbiter
@@ -42,7 +42,7 @@ _ENDLESS = float("inf")
 _NEXT_ROUND = "the arbiter's next round"
 
 
-class FlowDesk:
+class FlowDesk(Closing):
     """Opens flows for one process and keeps them heard; close it when the process is done.
 
     One thread serves all its flows: it tells of them every ``beat_s``, learns their grants, and
@@ -89,17 +89,6 @@ class FlowDesk:
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._is_lost = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @contextmanager
     def open(

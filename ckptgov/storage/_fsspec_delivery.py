@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from ckptgov.errors import StorageError
 from ckptgov.model.files import FileStat
+from ckptgov.storage._keyed import OnceDelivery
 from ckptgov.storage.contract import ArrivalProof
 
 _HELD_PIECES = 16
@@ -24,7 +25,7 @@ class Home(Protocol):
     def settle(self, temp: str, path: str) -> FileStat: ...
 
 
-class FsspecDelivery:
+class FsspecDelivery(OnceDelivery):
     """Pieces go out in order. Those that come early are held, at most sixteen; the latest one is
     held too, so that it can be handed over again. An earlier one cannot, but for the first: the
     stream then begins anew, and all that follows must be handed over again as well.
@@ -45,16 +46,6 @@ class FsspecDelivery:
     @property
     def sent_bytes(self) -> int:
         return self._sent_bytes
-
-    @property
-    def resumed_bytes(self) -> int:
-        return 0
-
-    def stands(self, offset: int, length: int) -> bool:
-        return False
-
-    def matches(self, offset: int, piece: memoryview) -> bool:
-        return False
 
     def write(self, offset: int, piece: memoryview) -> None:
         with self._working() as temp:

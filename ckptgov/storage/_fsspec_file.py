@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from ckptgov.errors import StorageError
 from ckptgov.model.files import FileStat
+from ckptgov.storage._keyed import KeyedFile
 
 _WINDOW_BYTES = 8 * 2**20
 
@@ -20,7 +20,7 @@ class Home(Protocol):
     def stat(self, path: str) -> FileStat: ...
 
 
-class FsspecFile:
+class FsspecFile(KeyedFile):
     """``OpenFile`` on a key. ``stat`` looks anew, so that a change since opening is seen.
 
     Threads may share it; each read that leaves the window asks for the next one.
@@ -51,25 +51,8 @@ class FsspecFile:
         buffer.cast("B")[: len(piece)] = piece
         return len(piece)
 
-    def sync(self) -> None:
-        """What could be opened was stored."""
-
-    def drop_cache(self, offset: int, length: int) -> None:
-        """Nothing is cached on this side but the window."""
-
     def close(self) -> None:
         self._window = (0, b"")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _fetch(self, start: int, end: int) -> bytes:
         with self._home.calling(self._path) as fs:

@@ -80,21 +80,6 @@ def file_stat(told: Mapping[str, Any], modified: object, where: str) -> FileStat
     )
 
 
-def directory_stat() -> FileStat:
-    """A directory, of which nothing is kept."""
-    return FileStat(
-        kind=EntryKind.DIR,
-        bytes=0,
-        mtime_ns=0,
-        ctime_ns=0,
-        inode=0,
-        device=0,
-        mode=stat.S_IFDIR | 0o755,
-        uid=0,
-        gid=0,
-    )
-
-
 def as_ns(told: object) -> int | None:
     """A time in ns: a datetime (UTC where it says no zone), seconds or milliseconds since 1970,
     or text in ISO 8601 or as FTP writes it (RFC 3659: ``20261129210000.123``).

@@ -16,7 +16,8 @@ from msgspec import Struct
 from ckptgov.errors import StorageError, TransientStorageError
 from ckptgov.model.files import Attributes, Entry, EntryKind, FileStat
 from ckptgov.storage._fsspec_file import FsspecFile
-from ckptgov.storage._fsspec_look import directory_stat, file_stat, kind_of, told_as_storage
+from ckptgov.storage._fsspec_look import file_stat, kind_of, told_as_storage
+from ckptgov.storage._keyed import directory_stat
 from ckptgov.storage._paths import printable, raw, require_name, split, split_file
 from ckptgov.storage._s3_keys import decode, encode
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 from ckptgov.errors import StorageError
+from ckptgov.model.closing import Closing
 from ckptgov.model.files import FileStat
 from ckptgov.storage._oserrors import translated
 from ckptgov.storage._paths import printable
 from ckptgov.storage._stat import from_stat
 
 
-class PosixFile:
+class PosixFile(Closing):
     """``OpenFile`` on a descriptor, which it owns. Reads are positioned, so threads may share it.
 
     ``where`` is the full path, for messages only.
@@ -70,17 +69,6 @@ class PosixFile:
         if fd >= 0:
             with translated(self._where):
                 os.close(fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if self._fd >= 0:

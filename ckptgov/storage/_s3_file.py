@@ -5,11 +5,11 @@ from __future__ import annotations
 import http.client
 import threading
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ckptgov.errors import StorageError
 from ckptgov.model.files import FileStat
+from ckptgov.storage._keyed import KeyedFile
 from ckptgov.storage._s3_bucket import Bucket
 from ckptgov.storage._s3_errors import EndedEarly, Unmet, answer_of
 from ckptgov.storage._s3_object import Head
@@ -27,7 +27,7 @@ class _Source(Protocol):
     def readinto(self, buffer: memoryview, /) -> int: ...
 
 
-class S3File:
+class S3File(KeyedFile):
     """``OpenFile`` of one state of a key: what changed since raises, and is never mixed in.
 
     Large reads are independent requests and may run in parallel. Small ones share a stream that
@@ -64,26 +64,9 @@ class S3File:
                     self._read_on(view, offset)
         return count
 
-    def sync(self) -> None:
-        """An object that can be opened is durable."""
-
-    def drop_cache(self, offset: int, length: int) -> None:
-        """Nothing is cached on this side."""
-
     def close(self) -> None:
         with self._lock:
             self._drop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _fetch(self, view: memoryview, offset: int) -> None:
         done = 0

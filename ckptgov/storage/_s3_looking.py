@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 from ckptgov.errors import StorageError
 from ckptgov.model.files import Attributes, Entry, EntryKind, FileStat
+from ckptgov.storage._keyed import directory_stat
 from ckptgov.storage._paths import raw, require_name, split, split_file
 from ckptgov.storage._s3_bucket import Bucket
 from ckptgov.storage._s3_file import S3File
 from ckptgov.storage._s3_keys import Keys
 from ckptgov.storage._s3_listing import any_below, level
-from ckptgov.storage._s3_object import Head, directory_stat, file_stat, head_or_none
+from ckptgov.storage._s3_object import Head, file_stat, head_or_none
 
 _FEW = 3  # so many names are looked at one by one, more by a listing
 

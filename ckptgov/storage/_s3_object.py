@@ -190,21 +190,6 @@ def file_stat(
     )
 
 
-def directory_stat() -> FileStat:
-    """A common beginning of keys as a directory; it has no times and no owner."""
-    return FileStat(
-        kind=EntryKind.DIR,
-        bytes=0,
-        mtime_ns=0,
-        ctime_ns=0,
-        inode=0,
-        device=0,
-        mode=stat.S_IFDIR | 0o755,
-        uid=0,
-        gid=0,
-    )
-
-
 def as_ns(moment: datetime) -> int:
     """A time of the store in ns; stores tell whole seconds, some of them milliseconds."""
     return int(moment.timestamp()) * 1_000_000_000 + moment.microsecond * 1000

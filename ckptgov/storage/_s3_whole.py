@@ -6,13 +6,14 @@ import secrets
 
 from ckptgov.errors import StorageError
 from ckptgov.model.files import FileStat
+from ckptgov.storage._keyed import OnceDelivery
 from ckptgov.storage._s3_object import NONCE
 from ckptgov.storage._s3_put import put_new
 from ckptgov.storage._s3_target import Target, proof_of
 from ckptgov.storage.contract import ArrivalProof
 
 
-class WholeDelivery:
+class WholeDelivery(OnceDelivery):
     """A file small enough for one request, which ``finish`` sends. Nothing of it can be resumed."""
 
     def __init__(self, target: Target) -> None:
@@ -24,16 +25,6 @@ class WholeDelivery:
     @property
     def sent_bytes(self) -> int:
         return self._sent
-
-    @property
-    def resumed_bytes(self) -> int:
-        return 0
-
-    def stands(self, offset: int, length: int) -> bool:
-        return False
-
-    def matches(self, offset: int, piece: memoryview) -> bool:
-        return False
 
     def write(self, offset: int, piece: memoryview) -> None:
         content = self._content

@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 import stat
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
 
+from ckptgov.model.closing import Closing
 from ckptgov.model.files import FileStat
 from ckptgov.storage._oserrors import os_error
 from ckptgov.storage._paths import MAX_LINKS, kind_of
@@ -105,7 +104,7 @@ def follow(root: Node, parts: tuple[str, ...]) -> Node:
     return here
 
 
-class MemoryFile:
+class MemoryFile(Closing):
     """``OpenFile`` on a node, which it keeps also when its name goes."""
 
     def __init__(self, node: Node) -> None:
@@ -130,14 +129,3 @@ class MemoryFile:
 
     def close(self) -> None:
         """Nothing to give back."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
+from ckptgov.model.closing import Closing
 from ckptgov.model.files import Attributes, Entry, FileStat, OpenFile
 from ckptgov.storage.contract import ArrivalProof, Delivery, PendingDelivery, Storage, Traits
 
@@ -100,7 +100,7 @@ class WrappedStorage:
         self.inner.close()
 
 
-class WrappedFile:
+class WrappedFile(Closing):
     """An open file as it is."""
 
     def __init__(self, inner: OpenFile) -> None:
@@ -123,17 +123,6 @@ class WrappedFile:
 
     def close(self) -> None:
         self._inner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class WrappedDelivery:

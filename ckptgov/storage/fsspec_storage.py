@@ -27,6 +27,7 @@ from ckptgov.model.files import Attributes, EntryKind, FileStat
 from ckptgov.storage._fsspec_delivery import FsspecDelivery
 from ckptgov.storage._fsspec_look import kind_of
 from ckptgov.storage._fsspec_tree import EXCLUSIVE, FsspecTree, os_error_at
+from ckptgov.storage._keyed import KeyedStorage
 from ckptgov.storage._paths import split, split_file
 from ckptgov.storage.contract import TEMP_PREFIX, Delivery, PendingDelivery, Traits
 from ckptgov.storage.mounts import FileSystem
@@ -38,7 +39,7 @@ _TRIES = 3
 _CLOCK = SystemClock()
 
 
-class FsspecStorage(FsspecTree):
+class FsspecStorage(FsspecTree, KeyedStorage):
     """A tree of files at a URL. Threads may share it; most file systems serve one at a time.
 
     ``filesystem`` is a ready fsspec file system to use for the URL's path; by default one is made
@@ -102,13 +103,6 @@ class FsspecStorage(FsspecTree):
             self._clock.sleep(_TICK_NS / 1e9)
         raise StorageError(f"{self._where(path)}: replaced, and looks unchanged to every reader")
 
-    def make_dirs(self, path: str, *, like: str | None = None) -> None:
-        split(path)
-        split(like or "")
-
-    def sync_dir(self, path: str) -> None:
-        split(path)
-
     def remove(self, path: str) -> None:
         split_file(path)
         if self._stat_of(path, self._ask_about(path)).kind is EntryKind.DIR:
@@ -122,12 +116,6 @@ class FsspecStorage(FsspecTree):
         if found.ours or found.others:
             raise StorageError(f"{self._where(path)}: not empty")
         self._drop_empty(path)
-
-    def rename_dir(self, source: str, target: str) -> None:
-        raise StorageError(f"{self._root}: this kind of storage has no directories to rename")
-
-    def link(self, source: str, target: str) -> None:
-        raise StorageError(f"{self._root}: this kind of storage has no hard links")
 
     def receive(
         self,

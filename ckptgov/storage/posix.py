@@ -7,10 +7,10 @@ import errno
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from ckptgov.errors import StorageError
+from ckptgov.model.closing import Closing
 from ckptgov.model.files import Attributes, Entry, EntryKind, FileStat
 from ckptgov.storage._entries import enter, entry_kind, link_file, move_directory, require_kind
 from ckptgov.storage._oserrors import os_error, translate, translated
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ckptgov.storage._temporary import Leftovers
 
 
-class PosixStorage:
+class PosixStorage(Closing):
     """The ``Storage`` contract on a directory.
 
     The root is opened once: what is mounted or renamed over its path later is not looked at.
@@ -58,17 +58,6 @@ class PosixStorage:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         with suppress(OSError):

@@ -26,6 +26,7 @@ from urllib.parse import urlsplit
 from ckptgov.errors import StorageError, TransientStorageError, UsageError
 from ckptgov.model.clock import Clock, SystemClock
 from ckptgov.model.files import Attributes, FileStat
+from ckptgov.storage._keyed import KeyedStorage
 from ckptgov.storage._paths import split
 from ckptgov.storage._s3_bucket import Bucket, is_amazon, make_client
 from ckptgov.storage._s3_checksum import Checksum, preferred
@@ -60,7 +61,7 @@ _JOINED_BYTES = 256 * 2**20
 _CLOCK, _POLICY = SystemClock(), RetryPolicy()
 
 
-class S3Storage(Looking, Probed):
+class S3Storage(Looking, Probed, KeyedStorage):
     """A tree of files beneath ``s3://bucket/prefix``. Threads may share it.
 
     Credentials, region and endpoint come by the usual AWS chain; ``endpoint`` goes before it.
@@ -159,13 +160,6 @@ class S3Storage(Looking, Probed):
             ) from error
         return found.stat
 
-    def make_dirs(self, path: str, *, like: str | None = None) -> None:
-        split(path)
-        split(like or "")
-
-    def sync_dir(self, path: str) -> None:
-        split(path)
-
     def remove(self, path: str) -> None:
         key, where = self._key(path), self._keys.where(path)
         found = self._head(path)
@@ -183,12 +177,6 @@ class S3Storage(Looking, Probed):
             raise StorageError(f"{where}: not empty")
         if head_or_none(self._bucket, self._keys.key(path), where):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), where)
-
-    def rename_dir(self, source: str, target: str) -> None:
-        raise StorageError(f"{self.root}: a bucket has no directories to rename")
-
-    def link(self, source: str, target: str) -> None:
-        raise StorageError(f"{self.root}: a bucket has no hard links")
 
     def receive(
         self,

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from types import TracebackType
-from typing import Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,6 +22,7 @@ from ckptgov.layouts.tree import LookSettings
 from ckptgov.manifest.names import file_name_of
 from ckptgov.model.checkpoint import Evidence, Manifest, Receipt, StepKind
 from ckptgov.model.clock import Clock
+from ckptgov.model.closing import Closing
 from ckptgov.model.facts import (
     CheckpointFacts,
     CopyFacts,
@@ -64,7 +63,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     prove: Callable[[], CheckpointFacts | None]
 
 
-class RunLook:
+class RunLook(Closing):
     """One look at one run root. Use with ``with``: it may hold a child process.
 
     Raises on construction what the journal raises: a run whose binding records cannot be read has
@@ -98,15 +97,8 @@ class RunLook:
         self._manifests: dict[str, Manifest] = {}
         self._sightings: dict[tuple[str, str, Depth], Sighting] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """End the child process the tree may hold."""
         self.tree.close()
 
     @cached_property
