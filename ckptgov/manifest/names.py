@@ -240,3 +240,16 @@ def _digits(number: int, width: int, what: str) -> str:
     if not 1 <= number < 10**width:
         raise Malformed(f"{what} number {number} does not fit {width} digits")
     return f"{number:0{width}d}"
+
+
+def attempt_name(number: int, name: str) -> str:
+    """Where a checkpoint goes whose name is taken; no trainer's pattern matches that."""
+    return f"attempt-{number}/{name}"
+
+
+def without_attempt(name: str, *, slash: str = "/") -> str:
+    """The name before it had to make way. ``slash`` is ``%2f`` in our file names.
+
+    A trainer's own names may begin with "attempt-" too: only a number and a slash are ours.
+    """
+    return re.sub(rf"\A(?:attempt-[0-9]+{slash})(?=.)", "", name, flags=re.DOTALL)

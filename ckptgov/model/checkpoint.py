@@ -12,6 +12,11 @@ CHUNK_BYTES = 64 * 2**20
 """Shards larger than this carry one digest per chunk of this size (forms, version 1)."""
 
 
+def digits_of(content_id: str) -> str:
+    """The 64 hex digits of a content id."""
+    return content_id.removeprefix("sha256:")
+
+
 class Purpose(StrEnum):
     """What a checkpoint is complete for, in the order manifests list it."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -10,12 +9,11 @@ from msgspec import Struct
 from ckptgov.catalog.facts import RunRootFacts
 from ckptgov.layouts.tree import join, split
 from ckptgov.manifest.forms.manifests import decode_manifest
+from ckptgov.manifest.names import without_attempt
 from ckptgov.model.checkpoint import Evidence, Manifest
 from ckptgov.ops.context import Context
 from ckptgov.storage.contract import TEMP_PREFIX
 from ckptgov.work.look import RunLook, SealedCopy
-
-_ATTEMPT = re.compile(r"attempt-[0-9]+/")
 
 
 class RunHere(Struct, frozen=True, kw_only=True):
@@ -55,8 +53,8 @@ def run_here(
         for content_id, those in names.items():
             # A copy that lies here has one name; one on its way may be given an attempt's.
             fixed = here.get(content_id)
-            plain = path if fixed is not None else _ATTEMPT.sub("", path, count=1)
-            wanted = [fixed] if fixed is not None else [_ATTEMPT.sub("", name) for name in those]
+            plain = path if fixed is not None else without_attempt(path)
+            wanted = [fixed] if fixed is not None else [without_attempt(name) for name in those]
             if any(plain.startswith(name) for name in wanted) and any(
                 plain in _paths(_manifest(context, root.run_id, content_id), name)
                 for name in wanted

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -21,7 +20,6 @@ from ckptgov.errors import (
     UnknownRun,
     UsageError,
 )
-from ckptgov.layouts.tree import join
 from ckptgov.model.checkpoint import Manifest, RunIdentity
 from ckptgov.model.facts import Finding
 from ckptgov.model.movement import FlushAnswer, FlushedCheckpoint, FlushSkip, FlushState
@@ -30,7 +28,6 @@ from ckptgov.model.settings import Link, Proof, TierSettings
 from ckptgov.ops.context import Context
 from ckptgov.ops.copy_lease import CopyLease, arriving, copy_lease
 from ckptgov.ops.flushing_facts import run_to_flush
-from ckptgov.ops.leftovers import below
 from ckptgov.ops.moving import moving
 from ckptgov.ops.record import record_look, record_run
 from ckptgov.ops.room import room_at
@@ -49,7 +46,9 @@ from ckptgov.work.hold import held_contents, hold, release
 from ckptgov.work.landing import Landed, Landing, form_of, land
 from ckptgov.work.locate import normal_path
 from ckptgov.work.look import RunLook
+from ckptgov.work.owned import STAGING, below, contents_in, directory_of
 from ckptgov.work.quarantine import quarantine
+from ckptgov.work.runstore import store_at
 from ckptgov.work.sources import CopyAt, sources_of
 from ckptgov.work.tier import Place
 
@@ -255,12 +254,12 @@ def _under_way(
     run_id = identity.run_id
     known = [one.content_id for one in context.catalog.checkpoints(run_id)]
     leased = arriving(context, known, place.uuid or "")
-    begun: set[str] = set()
-    for root in _roots_at(context, identity, place, looks):
-        with suppress(FileNotFoundError, NotADirectoryError):
-            listed = place.storage.list(f"{root}/.ckptgov/staging" if root else ".ckptgov/staging")
-            begun |= {f"sha256:{entry.name}" for entry in listed}
-    return frozenset(begun), leased
+    begun: frozenset[str] = frozenset()
+    if place.storage.traits.has_directories:  # elsewhere nothing is staged
+        for root in _roots_at(context, identity, place, looks):
+            sidecar = store_at(place.storage, root).sidecar
+            begun |= contents_in(place.storage, sidecar, STAGING)
+    return begun, leased
 
 
 def _unseen(context: Context, run_id: str, looks: Sequence[RunLook]) -> frozenset[str]:
@@ -396,8 +395,8 @@ def _check_room(
     context: Context, tier: TierSettings, place: Place, run_root: str, manifest: Manifest
 ) -> None:
     """Before the first byte; what an earlier try left there need not fit again."""
-    digits = manifest.content_id.removeprefix("sha256:")
-    staged = below(place.storage, join(run_root, f".ckptgov/staging/{digits}")).bytes
+    sidecar = store_at(place.storage, run_root).sidecar
+    staged = below(place.storage, directory_of(sidecar, STAGING, manifest.content_id)).bytes
     reserved = sum(
         max(0, one.request.bytes - one.moved_bytes)
         for one in context.desk.facts()

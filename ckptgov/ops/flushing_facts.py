@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ckptgov.model.checkpoint import digits_of
 from ckptgov.model.copies import CopyState
 from ckptgov.model.journal import Sealed
 from ckptgov.ops.record import coverage_of, state_of
@@ -76,7 +77,7 @@ def _gone(record: Sealed) -> FlushCheckpoint:
     """A checkpoint that was sealed once and lies nowhere any more."""
     return FlushCheckpoint(
         content_id=record.content_id,
-        name=record.content_id.removeprefix("sha256:")[:16],
+        name=digits_of(record.content_id)[:16],
         step=record.step,
         step_kind=record.step_kind,
         line=record.line,

@@ -15,6 +15,7 @@ from ckptgov.catalog.facts import PlacedCopy, RunRootFacts
 from ckptgov.errors import CkptgovError, PartlyDone, StaleState, UsageError
 from ckptgov.layouts.tree import join
 from ckptgov.manifest.forms.records import decode_record
+from ckptgov.model.checkpoint import digits_of
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Finding, Reason
 from ckptgov.model.journal import NumberedRecord
@@ -256,7 +257,7 @@ def _record_lost(context: Context, here: Sequence[_Here], known: Sequence[Placed
             continue
         manifests = {digits for one in there for digits in one.manifests}
         for copy in known:
-            digits = copy.content_id.removeprefix("sha256:")[:16]
+            digits = digits_of(copy.content_id)[:16]
             if copy.place == place and copy.state in _UNDER_A_MANIFEST and digits not in manifests:
                 _lose(context, copy)
 

@@ -36,8 +36,9 @@ from ckptgov.work.copy import CopyFailed, CopySettings, SourceFault
 from ckptgov.work.destination import made
 from ckptgov.work.flush import copy_journal, newest_journal, open_store, publish_copy
 from ckptgov.work.landing import Landed, Landing, NameTaken, discard_staging, form_of, land
+from ckptgov.work.owned import LINKED
 from ckptgov.work.quarantine import quarantine
-from ckptgov.work.restore import LINKED, link_staged, tidy
+from ckptgov.work.restore import link_staged, tidy
 from ckptgov.work.runstore import SIDECAR
 from ckptgov.work.sources import CopyAt, sources_of
 from ckptgov.work.tier import Place

@@ -20,10 +20,9 @@ from ckptgov.model.facts import Reason
 from ckptgov.model.settings import TierSettings
 from ckptgov.model.usage import LeftKind
 from ckptgov.ops.context import Context
-from ckptgov.ops.leftovers import STAGING, TRASH, below, names_in
 from ckptgov.planning.capacity import Debris, Room, room_for
-from ckptgov.work.hold import HELD
 from ckptgov.work.look import look_settings
+from ckptgov.work.owned import HELD, STAGING, TRASH, below, names_in
 from ckptgov.work.tier import Place
 
 _TAKES_NOTHING = frozenset({CopyState.LOST, CopyState.PURGED})

@@ -18,8 +18,8 @@ from ckptgov.model.usage import Fate, Leftover, LeftoverKind, LeftoverReason
 from ckptgov.ops.attribution import RunHere
 from ckptgov.ops.context import Context
 from ckptgov.ops.copy_lease import arriving, copy_lease
-from ckptgov.ops.leftovers import STAGING, below, names_in, remove_below
 from ckptgov.storage.contract import PendingDelivery, Storage
+from ckptgov.work.owned import STAGING, below, names_in, remove_below
 from ckptgov.work.tier import Place
 
 ROUNDS = 3
@@ -187,8 +187,8 @@ def _removed(context: Context, one: Sweep, found: FoundLeftover, told: Leftover)
 def _remove(storage: Storage, found: FoundLeftover) -> None:
     for delivery in found.deliveries:
         storage.forget(delivery)
-    if found.directory is not None:
-        remove_below(storage, found.directory)
+    if found.directory is not None and (resisted := remove_below(storage, found.directory)):
+        raise resisted
 
 
 def _looked_again(

@@ -16,7 +16,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from ckptgov.model.checkpoint import StepKind
+from ckptgov.model.checkpoint import StepKind, digits_of
 from ckptgov.model.copies import CopyState
 from ckptgov.model.pacing import FlowClass
 from ckptgov.model.settings import Link
@@ -284,7 +284,7 @@ def _firsts(
 
 def _tie(run: RunToFlush, one: FlushCheckpoint) -> tuple[int, ...]:
     """Tells two checkpoints of equal rank apart: the later sealed one first, then by their ids."""
-    content = one.content_id.removeprefix("sha256:").encode()
+    content = digits_of(one.content_id).encode()
     return (
         -(one.sealed_at_ns // 10**9),
         int.from_bytes(content[:7], "big"),

@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 from ckptgov.errors import CkptgovError, StorageError, TransientStorageError
-from ckptgov.model.files import EntryKind
 from ckptgov.storage.contract import Storage
+from ckptgov.work.owned import remove_below
 
 _RACERS, _RACES, _HANDOVERS = 8, 20, 8
 _RACES_AT_A_STORE = 2
@@ -264,39 +264,14 @@ def exists(storage: Storage, path: str) -> bool:
 
 def sweep(storage: Storage, directory: str) -> list[str]:
     """Remove a tree of our own; what resists is told, and nothing raises."""
-    left: list[str] = []
-    for step in (_forget_pending, _remove_below):
-        try:
-            step(storage, directory)
-        except (CkptgovError, OSError) as error:
-            left.append(f"left behind in {directory}: {error}")
-    return left
-
-
-def _forget_pending(storage: Storage, directory: str) -> None:
-    with suppress(FileNotFoundError):
+    resisted: list[CkptgovError | OSError] = []
+    try:
         for pending in storage.pending(directory):
             storage.forget(pending)
-
-
-def _remove_below(storage: Storage, directory: str) -> None:
-    for path, kind in _depth_first(storage, directory):
-        with suppress(FileNotFoundError):  # never seen by this client
-            if kind is not EntryKind.DIR:
-                storage.remove(path)
-            elif storage.traits.has_directories:
-                storage.remove_dir(path)
-
-
-def _depth_first(storage: Storage, directory: str) -> Iterator[tuple[str, EntryKind]]:
-    try:
-        entries = storage.list(directory)
     except FileNotFoundError:
-        return  # on an object store it goes with its last file
-    for entry in entries:
-        path = f"{directory}/{entry.name}"
-        if entry.kind is EntryKind.DIR:
-            yield from _depth_first(storage, path)
-        else:
-            yield path, entry.kind
-    yield directory, EntryKind.DIR
+        pass
+    except (CkptgovError, OSError) as error:
+        resisted.append(error)
+    if (left := remove_below(storage, directory)) is not None:
+        resisted.append(left)
+    return [f"left behind in {directory}: {error}" for error in resisted]

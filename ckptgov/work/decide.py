@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckptgov.errors import CouldNotLook, NeverAny, UsageError
+from ckptgov.model.checkpoint import digits_of
 from ckptgov.model.facts import CheckpointFacts, Choice, Query
 from ckptgov.model.journal import NumberedRecord, Outcome, Restart, RestoreOutcome
 from ckptgov.work.author import Author
@@ -126,7 +127,7 @@ def decide(
 def _read(restart: Restart, looks: Sequence[RunLook]) -> Decision:
     if restart.fresh or restart.content_id is None:
         raise NeverAny(f"restart {restart.restart_id} was decided as a fresh start")
-    prefix = restart.content_id.removeprefix("sha256:")[:16]
+    prefix = digits_of(restart.content_id)[:16]
     for look in looks:
         for stored in look.store.manifests():
             if stored.content_prefix != prefix:

@@ -12,16 +12,9 @@ from contextlib import suppress
 from ckptgov.errors import StorageError
 from ckptgov.layouts.tree import join
 from ckptgov.model.files import EntryKind
-from ckptgov.storage.contract import Storage
 from ckptgov.work.copyproof import base_of
 from ckptgov.work.look import RunLook, SealedCopy
-
-HELD = "held"
-
-
-def held_at(sidecar: str, content_id: str) -> str:
-    """The directory of one hold."""
-    return f"{sidecar}/{HELD}/{content_id.removeprefix('sha256:')}"
+from ckptgov.work.owned import HELD, contents_in, directory_of, remove_below
 
 
 def hold(look: RunLook, copy: SealedCopy) -> bool:
@@ -33,7 +26,7 @@ def hold(look: RunLook, copy: SealedCopy) -> bool:
     if not storage.traits.has_links:
         return False
     base = base_of(storage, look.run_root, manifest)
-    where = held_at(look.store.sidecar, manifest.content_id)
+    where = directory_of(look.store.sidecar, HELD, manifest.content_id)
     for path in copy.proof.sound:
         try:
             storage.link(join(base, path), _held_name(where, manifest.name, path))
@@ -47,7 +40,7 @@ def hold(look: RunLook, copy: SealedCopy) -> bool:
 def held_shards(look: RunLook, copy: SealedCopy) -> dict[str, str]:
     """Shard path to its held name below the place's root, of those with the right size."""
     storage, manifest = look.place.storage, copy.manifest
-    where = held_at(look.store.sidecar, manifest.content_id)
+    where = directory_of(look.store.sidecar, HELD, manifest.content_id)
     found: dict[str, str] = {}
     for shard in manifest.shards:
         path = _held_name(where, manifest.name, shard.path)
@@ -60,27 +53,15 @@ def held_shards(look: RunLook, copy: SealedCopy) -> dict[str, str]:
 
 def held_contents(look: RunLook) -> frozenset[str]:
     """Content ids of which a hold stands at the place."""
-    with suppress(FileNotFoundError, NotADirectoryError):
-        listed = look.place.storage.list(f"{look.store.sidecar}/{HELD}")
-        return frozenset(f"sha256:{entry.name}" for entry in listed)
-    return frozenset()
+    if not look.place.storage.traits.has_links:
+        return frozenset()
+    return contents_in(look.place.storage, look.store.sidecar, HELD)
 
 
 def release(look: RunLook, content_id: str) -> None:
     """Take the second names away; what cannot be removed is left to the next release."""
-    _remove_tree(look.place.storage, held_at(look.store.sidecar, content_id))
+    remove_below(look.place.storage, directory_of(look.store.sidecar, HELD, content_id))
 
 
 def _held_name(where: str, name: str, path: str) -> str:
     return join(where, path or name.rpartition("/")[2])
-
-
-def _remove_tree(storage: Storage, directory: str) -> None:
-    with suppress(FileNotFoundError, NotADirectoryError, StorageError):
-        for entry in storage.list(directory):
-            path = f"{directory}/{entry.name}"
-            if entry.kind is EntryKind.DIR:
-                _remove_tree(storage, path)
-            else:
-                storage.remove(path)
-        storage.remove_dir(directory)

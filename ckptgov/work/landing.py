@@ -10,7 +10,6 @@ movers of one checkpoint only ever write temporary names of their own.
 from __future__ import annotations
 
 import errno
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
@@ -21,6 +20,7 @@ from msgspec.structs import replace
 from ckptgov.errors import CkptgovError, StorageError
 from ckptgov.layouts.markers import is_marker
 from ckptgov.layouts.tree import join, split
+from ckptgov.manifest.names import attempt_name, without_attempt
 from ckptgov.manifest.pool import Stopped, Stopper, in_parallel
 from ckptgov.model.checkpoint import Manifest, Shard
 from ckptgov.model.files import EntryKind, FileStat, Token
@@ -37,13 +37,13 @@ from ckptgov.work.copy import (
     read_back,
 )
 from ckptgov.work.copyproof import stat_shards
+from ckptgov.work.owned import STAGING, directory_of, remove_below
 
 MAX_ATTEMPTS = 1000
 MAX_RACES = 8
 """How often movers of one checkpoint may get ahead of this one before something else is wrong."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _OWN = ".ckptgov"
-_ATTEMPT = re.compile(r"attempt-[0-9]+/(?=.)")
 
 
 class Form(StrEnum):
@@ -89,7 +89,7 @@ class Landing(Struct, frozen=True, kw_only=True):
     @property
     def staging(self) -> str:
         """Where shards wait for each other."""
-        return f"{self.sidecar}/staging/{self.manifest.content_id.removeprefix('sha256:')}"
+        return directory_of(self.sidecar, STAGING, self.manifest.content_id)
 
     def staged(self, shard: Shard) -> str:
         """Where one shard waits."""
@@ -228,10 +228,8 @@ def _names(landing: Landing) -> Iterator[str]:
     own = landing.manifest.name
     yield own
     if landing.may_take_attempt_name:
-        ours = _ATTEMPT.match(own)  # a trainer's own names may begin with "attempt-" too
-        stem = own if ours is None else own[ours.end() :]
         for number in range(1, MAX_ATTEMPTS):
-            yield f"attempt-{number}/{stem}"
+            yield attempt_name(number, without_attempt(own))
 
 
 def _land_as_directory(landing: Landing, name: str) -> Landed:
@@ -486,10 +484,5 @@ def discard_staging(target: Storage, directory: str) -> None:
     """Remove what is staged; what cannot be removed is left to reconcile."""
     with suppress(CkptgovError, OSError):
         _clear_leftovers(target, directory)
-        for entry in target.list(directory):
-            path = f"{directory}/{entry.name}"
-            if entry.kind is EntryKind.DIR:
-                discard_staging(target, path)
-            elif not entry.name.startswith(TEMP_PREFIX):  # a living mover's, if it is still there
-                target.remove(path)
-        target.remove_dir(directory)
+    # A temporary name that is still there is a living mover's.
+    remove_below(target, directory, keeps=lambda entry: entry.name.startswith(TEMP_PREFIX))

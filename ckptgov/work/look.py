@@ -6,7 +6,6 @@ then proves candidates newest first, only as far as the answer needs. It writes 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
@@ -19,7 +18,7 @@ from ckptgov.layouts.base import Tree, resume_args
 from ckptgov.layouts.fit import reshardable_of
 from ckptgov.layouts.survey import survey
 from ckptgov.layouts.tree import LookSettings
-from ckptgov.manifest.names import file_name_of
+from ckptgov.manifest.names import file_name_of, without_attempt
 from ckptgov.model.checkpoint import Evidence, Manifest, Receipt, StepKind
 from ckptgov.model.clock import Clock
 from ckptgov.model.closing import Closing
@@ -42,7 +41,6 @@ from ckptgov.work.copyproof import CopyProof, prove_copy
 from ckptgov.work.runstore import RunStore, StoredManifest, store_at
 from ckptgov.work.tier import Place
 
-_ATTEMPT = re.compile(r"attempt-[0-9]+%2f")
 CLOCKS_APART_NS = 24 * 3600 * 10**9
 """How far a node's clock may lie from a file server's before a receipt is doubted for it."""
 
@@ -250,7 +248,7 @@ class RunLook(Closing):
         )
         return Candidate(
             # A copy whose name was taken at its place lies under attempt-<n>/ there.
-            key=f"{_ATTEMPT.sub('', stored.encoded_name)}.{stored.content_prefix}",
+            key=f"{without_attempt(stored.encoded_name, slash='%2f')}.{stored.content_prefix}",
             known_step=record.step if record is not None else None,
             prove=lambda: self._facts_of_stored(stored),
         )

@@ -14,15 +14,12 @@ from contextlib import suppress
 from ckptgov.errors import CkptgovError, StorageError, UsageError
 from ckptgov.layouts.declared import path_pattern
 from ckptgov.model.checkpoint import Manifest
-from ckptgov.model.files import EntryKind
 from ckptgov.storage.contract import Storage
 from ckptgov.storage.posix import PosixStorage
 from ckptgov.work.copy import ShardSource
+from ckptgov.work.owned import LINKED, STAGING, remove_below
 from ckptgov.work.sources import CopyAt
 from ckptgov.work.tier import Place
-
-LINKED = "linked"
-"""Staged hard links lie apart: a later restore without them must not take them for copies."""
 
 
 def nearest_first(copies: Sequence[CopyAt], *, node: str | None) -> list[CopyAt]:
@@ -104,15 +101,7 @@ def _link(source_root: str, source: str, target_root: str, target: str) -> None:
 
 def tidy(storage: Storage, sidecar: str) -> None:
     """Take our empty directories away again; what still holds anything stays."""
-    _drop_empty(storage, f"{sidecar}/staging")
-    _drop_empty(storage, f"{sidecar}/{LINKED}")
+    for kind in (STAGING, LINKED):
+        remove_below(storage, f"{sidecar}/{kind}", keeps=lambda _: True)
     with suppress(CkptgovError, OSError):
         storage.remove_dir(sidecar)
-
-
-def _drop_empty(storage: Storage, path: str) -> None:
-    with suppress(CkptgovError, OSError):
-        for entry in storage.list(path):
-            if entry.kind is EntryKind.DIR:
-                _drop_empty(storage, f"{path}/{entry.name}")
-        storage.remove_dir(path)

@@ -36,7 +36,7 @@ from ckptgov.manifest.names import (
     record_file_name,
     restart_file_name,
 )
-from ckptgov.model.checkpoint import Manifest, ManifestHeader, Part, Receipt, RunIdentity
+from ckptgov.model.checkpoint import Manifest, ManifestHeader, Part, Receipt, RunIdentity, digits_of
 from ckptgov.model.facts import Note
 from ckptgov.model.files import EntryKind
 from ckptgov.model.journal import BINDING_KINDS, KIND_OF, NumberedRecord, Record, Restart
@@ -161,7 +161,7 @@ class RunStore:
 
     def publish_receipt(self, name: str, receipt: Receipt) -> None:
         """Add a receipt under the next free number; all but the two newest go."""
-        key = (file_name_of(name), receipt.content_id.removeprefix("sha256:")[:16])
+        key = (file_name_of(name), digits_of(receipt.content_id)[:16])
         raw = encode_receipt(receipt)
 
         def path_of(number: int) -> str:

@@ -22,6 +22,7 @@ class CopyAt(Struct, frozen=True, kw_only=True):
 
     look: RunLook
     copy: SealedCopy
+    is_held: bool = False  # when it was looked at, a hold kept second names of its shards
 
     @property
     def place(self) -> Place:
@@ -46,17 +47,15 @@ class CopyAt(Struct, frozen=True, kw_only=True):
         """
         base = self.base
         found = [(path, join(base, path)) for path in self.copy.proof.sound]
-        if self.manifest.content_id in held_contents(self.look):
+        if self.manifest.content_id in held_contents(self.look):  # a flush holds after planning
             found += held_shards(self.look, self.copy).items()
         return found
 
     @property
     def is_held_whole(self) -> bool:
         """Whether a hold keeps every shard, whatever became of their own names."""
-        held = held_contents(self.look)
-        return self.manifest.content_id in held and len(held_shards(self.look, self.copy)) == len(
-            self.manifest.shards
-        )
+        held = held_shards(self.look, self.copy) if self.is_held else {}
+        return len(held) == len(self.manifest.shards)
 
     @property
     def form(self) -> Form:
@@ -76,8 +75,10 @@ def copies_of(looks: Sequence[RunLook]) -> dict[str, list[CopyAt]]:
             copy = look.sealed(stored)
             if copy is None:
                 continue
-            if copy.manifest.content_id in held or not look.is_gone(copy):
-                found.setdefault(copy.manifest.content_id, []).append(CopyAt(look=look, copy=copy))
+            content_id = copy.manifest.content_id
+            if content_id in held or not look.is_gone(copy):
+                at = CopyAt(look=look, copy=copy, is_held=content_id in held)
+                found.setdefault(content_id, []).append(at)
     return found
 
 

@@ -1,16 +1,33 @@
-"""Bytes beneath a directory of ours: counted, and removed from the leaves up."""
+"""Directories of our own beside a run's checkpoints: what they are called, counted, removed.
+
+Each holds what belongs to one content id: copies on their way in, held ones, links for a restore.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from msgspec import Struct
 
-from ckptgov.model.files import EntryKind, FileStat
+from ckptgov.errors import CkptgovError
+from ckptgov.model.checkpoint import digits_of
+from ckptgov.model.files import Entry, EntryKind, FileStat
 from ckptgov.storage.contract import TEMP_PREFIX, Storage
 
 STAGING = "staging"
+HELD = "held"
+LINKED = "linked"
 TRASH = "trash"
+
+
+def directory_of(sidecar: str, kind: str, content_id: str) -> str:
+    """Where a run keeps what belongs to one content id: ``<sidecar>/<kind>/<64 hex>``."""
+    return f"{sidecar}/{kind}/{digits_of(content_id)}"
+
+
+def contents_in(storage: Storage, sidecar: str, kind: str) -> frozenset[str]:
+    """Content ids of which something is kept."""
+    return frozenset(f"sha256:{name}" for name in names_in(storage, f"{sidecar}/{kind}"))
 
 
 class Below(Struct, frozen=True):
@@ -48,33 +65,43 @@ def below(storage: Storage, directory: str) -> Below:
     return Below(files, size, own, newest_ns)
 
 
-def remove_below(storage: Storage, directory: str) -> None:
-    """Remove a directory and all beneath it; gone already is no error.
+def remove_below(
+    storage: Storage, directory: str, *, keeps: Callable[[Entry], bool] = lambda _: False
+) -> CkptgovError | OSError | None:
+    """Remove a directory and all beneath it, as far as that goes; gone already is no error.
 
-    A symlink is removed itself. Something else than files, directories and symlinks is left, and
-    the directories around it with it.
-
-    Raises:
-        StorageError: something did not go.
+    A symlink is removed itself. What ``keeps`` says (it is not asked about directories), and what
+    resists, is left, and the directories around it with it. Returns the first thing that resisted.
     """
     try:
         entries = storage.list(directory)
     except (FileNotFoundError, NotADirectoryError):
-        return
+        return None
+    except CkptgovError as error:
+        return error
+    resisted: CkptgovError | OSError | None = None
     for entry in entries:
         path = f"{directory}/{entry.name}"
         if entry.kind is EntryKind.DIR:
-            remove_below(storage, path)
+            error_below = remove_below(storage, path, keeps=keeps)
+        elif keeps(entry):
             continue
-        try:
-            storage.remove(path)
-        except FileNotFoundError:
-            continue
+        else:
+            error_below = _resistance(storage.remove, path)
+        resisted = resisted or error_below
     if storage.traits.has_directories:
-        try:
-            storage.remove_dir(directory)
-        except FileNotFoundError:
-            return
+        resisted = resisted or _resistance(storage.remove_dir, directory)
+    return resisted
+
+
+def _resistance(remove: Callable[[str], None], path: str) -> CkptgovError | OSError | None:
+    try:
+        remove(path)
+    except FileNotFoundError:
+        return None
+    except (CkptgovError, OSError) as error:
+        return error
+    return None
 
 
 def _walk(storage: Storage, top: str) -> Iterator[FileStat]:
