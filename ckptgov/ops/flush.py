@@ -35,13 +35,7 @@ from ckptgov.planning.capacity import refusal
 from ckptgov.planning.flush import FlushItem, FlushPlan, Skip, WhyNot, plan_flush
 from ckptgov.work.ask import Asked
 from ckptgov.work.copy import CopyFailed, CopySettings, SourceFault
-from ckptgov.work.flush import (
-    copy_journal,
-    newest_journal,
-    open_store,
-    publish_copy,
-    run_root_at,
-)
+from ckptgov.work.flush import open_store, publish, run_root_at
 from ckptgov.work.hold import held_contents, hold, release
 from ckptgov.work.landing import Landed, Landing, form_of, land
 from ckptgov.work.locate import normal_path
@@ -416,17 +410,14 @@ def _publish(
     landed: Landed,
 ) -> None:
     """Journal, then manifest and receipt, then the catalog."""
-    store = open_store(place, run_root, each.identity, layout=landing.manifest.layout)
-    if context.may_hold_journal(place):
-        copy_journal(store, newest_journal(each.asked.looks))
-    publish_copy(
-        store,
-        landing.manifest,
+    publish(
+        landing,
         landed,
         place=place,
-        base=landing.base(landed.name),
+        identity=each.identity,
+        looks=each.asked.looks,
+        with_journal=context.may_hold_journal(place),
         clock=context.author.clock,
-        granularity_ns=place.storage.filesystem().granularity_ns,
     )
     look = context.look(place, run_root, partial=place.node is not None, run=each.identity.name)
     at_ns = context.author.clock.now_ns()

@@ -34,7 +34,7 @@ from ckptgov.work.addresses import join as absolute
 from ckptgov.work.ask import Asked
 from ckptgov.work.copy import CopyFailed, CopySettings, SourceFault
 from ckptgov.work.destination import made
-from ckptgov.work.flush import copy_journal, newest_journal, open_store, publish_copy
+from ckptgov.work.flush import open_store, publish
 from ckptgov.work.landing import Landed, Landing, NameTaken, discard_staging, form_of, land
 from ckptgov.work.owned import LINKED
 from ckptgov.work.quarantine import quarantine
@@ -203,18 +203,15 @@ def _record_copy(
     """Journal, manifest and receipt, then the catalog if there is one."""
     identity = identity_of(bringing.asked)
     assert identity is not None
-    store = open_store(place, bringing.to.run_root, identity, layout=bringing.manifest.layout)
-    if not is_catalogued(context, identity) or context.may_hold_journal(place):
-        copy_journal(store, newest_journal(bringing.asked.looks))
     clock = context.author.clock
-    publish_copy(
-        store,
-        landing.manifest,
+    publish(
+        landing,
         landed,
         place=place,
-        base=landing.base(landed.name),
+        identity=identity,
+        looks=bringing.asked.looks,
+        with_journal=not is_catalogued(context, identity) or context.may_hold_journal(place),
         clock=clock,
-        granularity_ns=place.storage.filesystem().granularity_ns,
     )
     tier = tier_at(context, place.root)
     if tier is None or not is_catalogued(context, identity):

@@ -18,7 +18,7 @@ from ckptgov.model.journal import KIND_OF, NumberedRecord, Restart
 from ckptgov.storage.contract import Storage
 from ckptgov.work.answer import share_journal
 from ckptgov.work.copyproof import stat_shards
-from ckptgov.work.landing import Landed
+from ckptgov.work.landing import Landed, Landing
 from ckptgov.work.look import RunLook
 from ckptgov.work.runstore import RunStore, foreign_sidecar, store_at, writable_store
 from ckptgov.work.seal import publish_receipt, wait_out_the_tick
@@ -88,30 +88,42 @@ def copy_journal(store: RunStore, records: Sequence[NumberedRecord]) -> int:
     return added
 
 
-def publish_copy(
-    store: RunStore,
-    manifest: Manifest,
+def publish(
+    landing: Landing,
     landed: Landed,
     *,
     place: Place,
-    base: str,
+    identity: RunIdentity,
+    looks: Sequence[RunLook],
+    with_journal: bool,
     clock: Clock,
-    granularity_ns: int,
-) -> Manifest:
-    """Seal the copy where it landed; without a receipt where nothing was compared."""
-    assert place.uuid is not None
-    here = replace(manifest, name=landed.name)
-    store.publish_manifest(here)
+) -> None:
+    """Make what landed a copy of the run: ``run.json``, journal, manifest, receipt, in this order.
+
+    ``looks`` are at the run's places, its journal's home first. Without ``with_journal`` none is
+    kept there. Without a receipt where nothing was compared.
+    """
+    store = open_store(place, landing.run_root, identity, layout=landing.manifest.layout)
+    if with_journal:
+        copy_journal(store, newest_journal(looks))
+    manifest = replace(landing.manifest, name=landed.name)
+    store.publish_manifest(manifest)
     if landed.tokens:
-        stats = stat_shards(place.storage, base, here.shards)
-        mtimes_ns = [stat.mtime_ns for stat in stats.values() if stat is not None]
-        wait_out_the_tick(mtimes_ns, clock, granularity_ns)
-        publish_receipt(
-            store,
-            here,
-            place=place.uuid,
-            tokens=landed.tokens,
-            evidence=Evidence.DIGEST,
-            at_ns=clock.now_ns(),
-        )
-    return here
+        _publish_receipt(store, manifest, landed, landing.base(landed.name), place, clock)
+
+
+def _publish_receipt(
+    store: RunStore, manifest: Manifest, landed: Landed, base: str, place: Place, clock: Clock
+) -> None:
+    assert place.uuid is not None
+    stats = stat_shards(place.storage, base, manifest.shards)
+    mtimes_ns = [stat.mtime_ns for stat in stats.values() if stat is not None]
+    wait_out_the_tick(mtimes_ns, clock, place.storage.filesystem().granularity_ns)
+    publish_receipt(
+        store,
+        manifest,
+        place=place.uuid,
+        tokens=landed.tokens,
+        evidence=Evidence.DIGEST,
+        at_ns=clock.now_ns(),
+    )

@@ -566,3 +566,23 @@ def test_a_directory_moved_while_it_receives_takes_the_file_along(storage: Posix
     os.symlink("moved", f"{storage.root}/d")
     delivery.finish()
     assert listed(storage, "moved") == ["a"]
+
+
+def test_bytes_are_synced_before_the_name_and_the_name_before_the_return(
+    storage: PosixStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    fsync, link = os.fsync, os.link
+
+    def noted_fsync(fd: int) -> None:
+        events.append("names" if stat.S_ISDIR(os.fstat(fd).st_mode) else "bytes")
+        fsync(fd)
+
+    def noted_link(*arguments: object, **options: object) -> None:
+        events.append("link")
+        link(*arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "link", noted_link)
+    finished(storage)
+    assert events == ["bytes", "link", "names"]

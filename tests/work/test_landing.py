@@ -11,7 +11,7 @@ import pytest
 from ckptgov.errors import StorageError
 from ckptgov.model.checkpoint import Manifest
 from ckptgov.model.settings import Proof
-from ckptgov.storage.contract import Storage, Traits
+from ckptgov.storage.contract import ArrivalProof, Storage, Traits
 from ckptgov.storage.memory import MemoryStorage
 from ckptgov.storage.posix import PosixStorage
 from ckptgov.testing.crashing import Crash, CrashingStorage
@@ -180,14 +180,15 @@ def test_shards_that_arrived_whole_are_not_sent_again(target, bring) -> None:
     assert tree(target) == below("step_1")
 
 
-def test_a_staged_shard_with_wrong_bytes_is_replaced(target, bring) -> None:
+@pytest.mark.parametrize("proof", Proof)
+def test_a_staged_shard_with_wrong_bytes_is_replaced(target, bring, proof: Proof) -> None:
     moved: list[int] = []
     copying = CopySettings(threads=1, progress=moved.append, stop=lambda: sum(moved) > 2 * PIECE)
     bring(target, copying=copying)
     (staged,) = [path for path in tree(target) if path.endswith("__0_0.distcp")]
     target.remove(staged)
     target.publish(staged, [b"x" * len(FILES["__0_0.distcp"])])
-    assert bring(target).is_whole
+    assert bring(target, proof=proof).is_whole
     assert tree(target) == below("step_1")
 
 
@@ -543,3 +544,48 @@ class TestNames:
         with pytest.raises(StorageError, match="own files"):
             bring(target, {path: b"planted"}, form=Form.GROUP, name="model")
         assert tree(target) == {}
+
+
+class Claiming(MemoryStorage):
+    """A tier whose deliveries claim a proof of arrival; ``read`` tells what was read of it."""
+
+    def __init__(self, claim: ArrivalProof) -> None:
+        super().__init__("target")
+        self.claim = claim
+        self.read: list[str] = []
+
+    def receive(self, path: str, size_bytes: int, **options):
+        delivery = super().receive(path, size_bytes, **options)
+        finish = delivery.finish
+        delivery.finish = lambda: (finish()[0], self.claim)
+        return delivery
+
+    def open(self, path: str):
+        self.read.append(path)
+        return super().open(path)
+
+
+class TestProofOfArrival:
+    """Which bytes count as compared: what the store checked, where it was seen to check."""
+
+    def test_a_shard_the_store_did_not_check_is_read_back(self, bring) -> None:
+        target = Claiming(ArrivalProof.NONE)
+        assert bring(target, proof=Proof.ARRIVAL_CHECKSUM).tokens
+        assert len(target.read) == len(FILES)
+
+    def test_one_that_it_checked_is_not(self, bring) -> None:
+        target = Claiming(ArrivalProof.CHECKSUM)
+        assert bring(target, proof=Proof.ARRIVAL_CHECKSUM).tokens
+        assert target.read == []
+
+    def test_where_reading_back_is_asked_for_no_claim_will_do(self, bring) -> None:
+        target = Claiming(ArrivalProof.CHECKSUM)
+        assert bring(target, proof=Proof.READBACK).tokens
+        assert len(target.read) == len(FILES)
+
+    @pytest.mark.parametrize("proof", [Proof.ARRIVAL_CHECKSUM, Proof.NONE])
+    def test_what_stood_there_before_is_always_read(self, bring, proof: Proof) -> None:
+        target = Claiming(ArrivalProof.CHECKSUM)
+        bring(target, proof=Proof.ARRIVAL_CHECKSUM)
+        assert bring(target, proof=proof).stood_already
+        assert len(target.read) == len(FILES)
