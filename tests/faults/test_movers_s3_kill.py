@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import select
 import signal
 import time
 from collections.abc import Iterator, Sequence
@@ -129,13 +131,19 @@ class Flush:
         """
         began = len(self._proxy.calls)
         child = self._forkery.held(self.home, ("flush", RUN, "--to", self.prefix))
-        child.let_go()
-        until = time.monotonic() + 120
-        while self._asked_since(began) < request and _is_alive(child.pid):
-            assert time.monotonic() < until, "it hangs"
-            time.sleep(0.002)
-        time.sleep(seconds)
-        os.kill(child.pid, signal.SIGKILL)
+        # Not its number: that is gone, or another's, as soon as the child ends by itself.
+        process = os.pidfd_open(child.pid)
+        try:
+            child.let_go()
+            until = time.monotonic() + 120
+            while self._asked_since(began) < request and not _has_ended(process):
+                assert time.monotonic() < until, "it hangs"
+                time.sleep(0.002)
+            time.sleep(seconds)
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+        finally:
+            os.close(process)
         under_way = [call for call in self._proxy.calls if call.status == 0]
         return child.wait().was_killed, under_way
 
@@ -161,8 +169,8 @@ def _require_same(flush: Flush, client, bucket: str) -> None:
         assert body.read() == b"", f"{name} is longer in the store"
 
 
-def _is_alive(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+def _has_ended(process: int) -> bool:
+    return bool(select.select([process], [], [], 0)[0])
 
 
 def _sent_twice(calls: Sequence[Call], unanswered: Sequence[Call]) -> list[Call]:
