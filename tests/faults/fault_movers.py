@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -83,7 +84,7 @@ class Haul:
             if path == self.far and not with_far:
                 continue
             for child in path.iterdir():
-                shutil.rmtree(child) if child.is_dir() else child.unlink()
+                _remove(child) if child.is_dir() else child.unlink()
             shutil.copytree(self._kept / path.name, path, symlinks=True, dirs_exist_ok=True)
 
     def forget(self) -> None:
@@ -112,6 +113,21 @@ class Haul:
             found += root.rglob("*.new-*")
             found += root.rglob("staging/*")
         return sorted(found)
+
+
+def _remove(directory: Path) -> None:
+    """What FUSE keeps under a hidden name until an ended process let go of it goes a little later.
+
+    The kernel tells of the last close after the process that closed was waited for.
+    """
+    until = time.monotonic() + 10
+    while True:
+        try:
+            return shutil.rmtree(directory)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or time.monotonic() > until:
+                raise
+            time.sleep(0.01)
 
 
 class MoverCampaign:
