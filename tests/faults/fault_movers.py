@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
@@ -39,10 +38,14 @@ _HAS_PID = re.compile(r"\.ckptgov-tmp-\d+-")
 class Haul:
     """Three runs at the tier ``near``, an empty tier ``far``, and a directory ``out`` of nobody's.
 
+    ``behind_far`` is what ``far`` shows, where that is a file system of ours in user space.
     ``near`` is never put back: nothing may ever change there.
     """
 
-    def __init__(self, base: Path, *, far: Path | None = None) -> None:
+    def __init__(
+        self, base: Path, *, far: Path | None = None, behind_far: Path | None = None
+    ) -> None:
+        self._behind_far = behind_far
         self.base = base
         self.home = base / "home"
         self.near = base / "near"
@@ -83,8 +86,10 @@ class Haul:
         for path in self._movable():
             if path == self.far and not with_far:
                 continue
+            if path == self.far and self._behind_far is not None:
+                _forget_hidden(self._behind_far)
             for child in path.iterdir():
-                _remove(child) if child.is_dir() else child.unlink()
+                shutil.rmtree(child) if child.is_dir() else child.unlink()
             shutil.copytree(self._kept / path.name, path, symlinks=True, dirs_exist_ok=True)
 
     def forget(self) -> None:
@@ -115,19 +120,13 @@ class Haul:
         return sorted(found)
 
 
-def _remove(directory: Path) -> None:
-    """What FUSE keeps under a hidden name until an ended process let go of it goes a little later.
+def _forget_hidden(directory: Path) -> None:
+    """libfuse loses track of a file that is removed while its last close is still on the way.
 
-    The kernel tells of the last close after the process that closed was waited for.
+    It stays under a hidden name that no listing shows, and its directory could not be removed.
     """
-    until = time.monotonic() + 10
-    while True:
-        try:
-            return shutil.rmtree(directory)
-        except OSError as error:
-            if error.errno != errno.ENOTEMPTY or time.monotonic() > until:
-                raise
-            time.sleep(0.01)
+    for left in directory.rglob(".fuse_hidden*"):
+        left.unlink(missing_ok=True)
 
 
 class MoverCampaign:

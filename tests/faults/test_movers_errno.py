@@ -34,7 +34,7 @@ def faults(tmp_path: Path) -> Iterator[Faults]:
 
 @pytest.fixture
 def haul(tmp_path: Path, faults: Faults, forkery: Forkery) -> Iterator[Haul]:
-    made = Haul(tmp_path / "trial", far=tmp_path / "far")
+    made = Haul(tmp_path / "trial", far=tmp_path / "far", behind_far=tmp_path / "source")
     made.prepare(forkery)
     yield made
     faults.clear()
