@@ -19,15 +19,22 @@ def haul(tmp_path: Path, strace, forkery: Forkery) -> Iterator[Haul]:
 
 
 def _kill_at(campaign: MoverCampaign, calls: list) -> None:
-    failed = []
+    failed, not_reached = [], 0
     for call in calls:
         try:
             ended = campaign.disturbed(call.tampered("signal=SIGKILL"))
-            assert ended.was_killed, "the call was not reached"
+            if not ended.was_killed:
+                # Beside the main thread, how often flows are told of depends on the clock: the
+                # last of many such calls may not come again. Then nothing was disturbed.
+                assert not call.is_main, "the call was not reached"
+                not_reached += 1
+                campaign.require_arrived()
+                continue
             campaign.require_nothing_false()
             campaign.require_convergence()
         except (AssertionError, ValueError) as error:
             failed.append(f"before {call}:\n{str(error)[:2000]}")
+    assert not_reached <= 1 + len(calls) // 100, f"{not_reached} calls were not reached"
     assert not failed, f"{len(failed)} of {len(calls)} trials:\n" + "\n\n".join(failed)
 
 
