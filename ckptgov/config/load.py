@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Mapping
+
+from msgspec.structs import replace
 
 from ckptgov.config.home import config_path
 from ckptgov.errors import ConfigError
@@ -13,12 +16,25 @@ from ckptgov.model.settings import Settings
 MAX_FILE_BYTES = 2**20
 
 
-def load_settings(home: str) -> Settings:
+def load_settings(home: str, environ: Mapping[str, str] | None = None) -> Settings:
     """The settings of ``home`` (absolute); an absent file means the defaults.
+
+    ``CKPTGOV_CATALOG`` in ``environ`` (of this process by default) wins over the file: there a
+    password can be kept out of it.
 
     Raises:
         ConfigError: the file cannot be read, or what it says is wrong; names file and line.
     """
+    settings = _settings_of_file(home)
+    url = (os.environ if environ is None else environ).get("CKPTGOV_CATALOG")
+    if not url:
+        return settings
+    from ckptgov.config.serving import catalog_from
+
+    return replace(settings, catalog_url=catalog_from(url))
+
+
+def _settings_of_file(home: str) -> Settings:
     path = config_path(home)
     text = read_text(path)
     if text is None:

@@ -7,6 +7,7 @@ import re
 from ckptgov.config.document import Item, compose
 from ckptgov.config.moving import budget_of, links_of
 from ckptgov.config.roots import endpoint_of, root_of
+from ckptgov.config.serving import catalog_of, service_of
 from ckptgov.config.units import parse_bytes
 from ckptgov.config.urls import stands_in
 from ckptgov.model.checkpoint import Expect
@@ -34,6 +35,8 @@ _SETTINGS_KEYS = (
     "settle",
     "digest_threads",
     "step_over_limit",
+    "catalog",
+    "service",
 )
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
@@ -67,6 +70,8 @@ def parse_settings(text: str, *, home: str, path: str) -> Settings:
         settle_s=_duration(entries, "settle", default.settle_s),
         digest_threads=_whole(entries, "digest_threads", default.digest_threads, 1, 1024),
         step_over_limit=_whole(entries, "step_over_limit", default.step_over_limit, 0, 1000),
+        catalog_url=catalog_of(entries["catalog"]) if "catalog" in entries else None,
+        service=service_of(entries["service"], tiers) if "service" in entries else default.service,
     )
 
 

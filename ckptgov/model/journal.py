@@ -183,6 +183,12 @@ KIND_OF: dict[type, str] = {
     Finish: "finish",
 }
 
+
+def begins_at_zero(record: Record) -> bool:
+    """Whether a record says no more than that a restart began fresh: it tells of no checkpoint."""
+    return isinstance(record, Restart) and record.fresh
+
+
 BINDING_KINDS = frozenset({"rollback", "line", "mark-bad", "tombstone", "restart"})
 """Kinds that must decode: ignoring one could offer what must not be offered."""
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from ckptgov.model.checkpoint import Expect
 from ckptgov.model.pacing import Budget
@@ -83,6 +84,37 @@ class RunRule(Struct, frozen=True, kw_only=True):
     expect: Expect
 
 
+class Cadence(Struct, frozen=True, kw_only=True):
+    """How often the scheduler runs an activity, and after how long without success it is late."""
+
+    every_s: float
+    slo_s: float
+
+
+CADENCES: Mapping[str, Cadence] = {
+    "scan": Cadence(every_s=60.0, slo_s=900.0),
+    "flush": Cadence(every_s=60.0, slo_s=3600.0),
+    "verify": Cadence(every_s=86400.0, slo_s=3 * 86400.0),
+    "reconcile": Cadence(every_s=86400.0, slo_s=3 * 86400.0),
+    "backup": Cadence(every_s=6 * 3600.0, slo_s=86400.0),
+}
+"""What runs unless the file says otherwise; ``every: 0`` there turns one off."""
+
+
+class ServiceSettings(Struct, frozen=True, kw_only=True):
+    """What only the service and its agents need.
+
+    ``backup_tier``: where the catalog's copies go; None: to no tier, and the activity is off.
+    ``notify_url``: a webhook that is told of alerts.
+    """
+
+    cadences: Mapping[str, Cadence] = field(default_factory=lambda: CADENCES)
+    node_timeout_s: float = 60.0  # a node not heard of for so long has no reachable copies
+    backup_tier: str | None = None
+    backups_kept: int = 14
+    notify_url: str | None = None
+
+
 class Settings(Struct, frozen=True, kw_only=True):
     """Everything ``ckptgov.yaml`` says, with defaults filled in."""
 
@@ -99,3 +131,5 @@ class Settings(Struct, frozen=True, kw_only=True):
     settle_s: float = 30.0  # an unproven set must stand still this long
     digest_threads: int = 4
     step_over_limit: int = 3
+    catalog_url: str | None = None  # None: SQLite in ``home``; postgresql://… for a cluster
+    service: ServiceSettings = ServiceSettings()

@@ -93,7 +93,7 @@ TIER = "tiers:\n  - {name: a, url: /a}\n"
 RULE = "runs:\n  - run: x\n    expect: "
 REFUSED = [
     ("tierz: []\n", 1, 'unknown key "tierz"; did you mean "tiers"?'),
-    ("settle: 1s\ncolour: red\n", 2, 'unknown key "colour"; known are clock_margin'),
+    ("settle: 1s\ncolour: red\n", 2, 'unknown key "colour"; known are catalog, clock_margin'),
     ("settle: 1s\n\nsettle: 2s\n", 3, '"settle" is given twice (first on line 1)'),
     ("tiers:\n  - {name: a, url: /a,\n     nmae: b}\n", 3, 'did you mean "name"?'),
     (TIER + "  - {name: a, url: /b, url: /c}\n", 3, '"url" is given twice'),
