@@ -6,10 +6,21 @@ from collections.abc import Sequence
 from typing import Any
 
 import zstandard
-from sqlalchemy import Connection, bindparam, delete, select
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import (
+    BigInteger,
+    Connection,
+    SQLColumnExpression,
+    bindparam,
+    delete,
+    insert,
+    literal_column,
+    select,
+    tuple_,
+)
 from sqlmodel import col
 
+from ckptgov.catalog.changes import bump
+from ckptgov.catalog.dialect import add_new
 from ckptgov.catalog.facts import REBUILD_HINT, EventKind, SealedFacts, SightingFacts
 from ckptgov.catalog.history import write_event
 from ckptgov.catalog.rows import decoded, findings_text, notes_text, sighting_of
@@ -23,8 +34,30 @@ MAX_MANIFEST_BYTES = 256 * 2**20  # forms, version 1
 _CHECKPOINTS = (
     select(CheckpointRow)
     .where(col(CheckpointRow.run_id) == bindparam("run_id"))
-    .order_by(col(CheckpointRow.step), col(CheckpointRow.attempt), col(CheckpointRow.content_id))
+    .order_by(
+        col(CheckpointRow.step).nulls_first(),
+        col(CheckpointRow.attempt),
+        col(CheckpointRow.content_id),
+    )
 )
+# In the words of the index, so that it is used.
+_BY_AGE: tuple[SQLColumnExpression[int], ...] = (
+    literal_column("coalesce(step, -1)", BigInteger),
+    col(CheckpointRow.line),
+    col(CheckpointRow.attempt),
+)
+_AGE = ("step", "line", "attempt")
+_NEWEST = (
+    select(CheckpointRow)
+    .where(col(CheckpointRow.run_id) == bindparam("run_id"))
+    .order_by(*(each.desc() for each in _BY_AGE), col(CheckpointRow.content_id).desc())
+)
+_BELOW = (
+    # What the first says follows from the second, and is what finds the place in the index.
+    _BY_AGE[0] <= bindparam("step"),
+    tuple_(*_BY_AGE) < tuple_(*(bindparam(name, type_=BigInteger) for name in _AGE)),
+)
+_AT = tuple(each == bindparam(name) for each, name in zip(_BY_AGE, _AGE, strict=True))
 _MANIFEST = select(col(ManifestRow.packed)).where(
     col(ManifestRow.run_id) == bindparam("run_id"),
     col(ManifestRow.content_id) == bindparam("content_id"),
@@ -34,11 +67,7 @@ _SIGHTINGS = (
     .where(col(SightingRow.run_id) == bindparam("run_id"))
     .order_by(col(SightingRow.place), col(SightingRow.name), col(SightingRow.variant))
 )
-_FIRST_SEEN = select(
-    col(SightingRow.name), col(SightingRow.variant), col(SightingRow.first_seen_at_ns)
-).where(
-    col(SightingRow.run_id) == bindparam("run_id"), col(SightingRow.place) == bindparam("place")
-)
+_SIGHTINGS_AT = _SIGHTINGS.where(col(SightingRow.place) == bindparam("place"))
 
 
 def put_sealed(connection: Connection, sealed: SealedFacts, manifest: bytes) -> bool:
@@ -57,8 +86,7 @@ def put_sealed(connection: Connection, sealed: SealedFacts, manifest: bytes) -> 
         "attempt": sealed.attempt,
         "sealed_at_ns": sealed.sealed_at_ns,
     }
-    added = connection.execute(insert(CheckpointRow).on_conflict_do_nothing(), values).rowcount
-    if not added:
+    if not add_new(connection, CheckpointRow, values):
         return False
     packed = zstandard.ZstdCompressor().compress(manifest)
     connection.execute(insert(ManifestRow), {**key, "packed": packed})
@@ -85,13 +113,44 @@ def manifest_bytes(connection: Connection, run_id: str, content_id: str) -> byte
         raise StorageError(message, hint=REBUILD_HINT) from error
 
 
+def newest(
+    connection: Connection, run_id: str, before: tuple[int, int, int] | None, limit: int
+) -> tuple[SealedFacts, ...]:
+    if limit < 1:
+        return ()
+    query = _NEWEST
+    wanted: dict[str, int | str] = {"run_id": run_id}
+    if before is not None:
+        query = query.where(*_BELOW)
+        wanted |= _named(before)
+    found = decoded(_sealed, connection.execute(query.limit(limit), wanted))
+    if len(found) < limit:
+        return found
+    # The next page begins below all three numbers, so those equal in them stay on one.
+    last = age(found[-1])
+    equal = {"run_id": run_id} | _named(last)
+    ties = decoded(_sealed, connection.execute(_NEWEST.where(*_AT), equal))
+    return (*(each for each in found if age(each) != last), *ties)
+
+
+def _named(wanted: tuple[int, int, int]) -> dict[str, int | str]:
+    return dict(zip(_AGE, wanted, strict=True))
+
+
+def age(sealed: SealedFacts) -> tuple[int, int, int]:
+    """What orders a run's checkpoints; a stepless one comes before all others."""
+    return (-1 if sealed.step is None else sealed.step, sealed.line, sealed.attempt)
+
+
 def put_sightings(
     connection: Connection, run_id: str, place: str, seen: Sequence[Sighting], at_ns: int
 ) -> None:
     wanted = {"run_id": run_id, "place": place}
-    first_seen = {
-        (name, variant): first for name, variant, first in connection.execute(_FIRST_SEEN, wanted)
+    before = {
+        (one.name, one.variant): one
+        for one in decoded(sighting_of, connection.execute(_SIGHTINGS_AT, wanted))
     }
+    now = {_key_of(each): each for each in seen}
     here = (col(SightingRow.run_id) == run_id, col(SightingRow.place) == place)
     connection.execute(delete(SightingRow).where(*here))
     rows = [
@@ -105,14 +164,41 @@ def put_sightings(
             "size_bytes": each.bytes,
             "findings": findings_text(each.findings),
             "notes": notes_text(each.notes),
-            "first_seen_at_ns": first_seen.get((each.name, each.found.variant), at_ns),
+            "first_seen_at_ns": before[key].first_seen_at_ns if key in before else at_ns,
             "last_seen_at_ns": at_ns,
             "newest_mtime_ns": each.newest_mtime_ns,
         }
-        for each in seen
+        for key, each in ((_key_of(one), one) for one in seen)
     ]
     if rows:
         connection.execute(insert(SightingRow), rows)
+    if before.keys() != now.keys() or any(_is_other(one, now[key]) for key, one in before.items()):
+        bump(connection, run_id)
+
+
+def _key_of(one: Sighting) -> tuple[str, str]:
+    return one.name, one.found.variant
+
+
+def _is_other(before: SightingFacts, now: Sighting) -> bool:
+    """Whether another look found something else, apart from when it looked."""
+    return (
+        before.step,
+        before.step_kind,
+        before.layout,
+        before.bytes,
+        before.findings,
+        before.notes,
+        before.newest_mtime_ns,
+    ) != (
+        now.step,
+        now.step_kind,
+        now.layout,
+        now.bytes,
+        now.findings,
+        now.notes,
+        now.newest_mtime_ns,
+    )
 
 
 def sightings(connection: Connection, run_id: str) -> tuple[SightingFacts, ...]:

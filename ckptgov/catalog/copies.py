@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
-from sqlalchemy.dialects.sqlite import insert
 from sqlmodel import col
 
+from ckptgov.catalog.dialect import add_new
 from ckptgov.catalog.facts import EventKind, Keep, PlacedCopy
 from ckptgov.catalog.history import write_event
 from ckptgov.catalog.rows import decoded, findings_of, findings_text
@@ -23,6 +23,8 @@ _COPIES = (
     .where(col(CopyRow.run_id) == bindparam("run_id"))
     .order_by(col(CopyRow.content_id), col(CopyRow.place))
 )
+_COPIES_OF = _COPIES.where(col(CopyRow.content_id).in_(bindparam("content_ids", expanding=True)))
+_MOST_AT_ONCE = 500  # how many values one statement is given
 
 
 def put_copy(connection: Connection, copy: PlacedCopy, *, at_ns: int) -> None:
@@ -38,8 +40,7 @@ def put_copy(connection: Connection, copy: PlacedCopy, *, at_ns: int) -> None:
         "verified_at_ns": copy.verified_at_ns,
         "findings": findings_text(copy.findings),
     }
-    added = connection.execute(insert(CopyRow).on_conflict_do_nothing(), values).rowcount
-    if not added:
+    if not add_new(connection, CopyRow, values):
         raise FileExistsError(f"{copy.content_id} already has a copy at place {copy.place}")
     write_event(
         connection,
@@ -112,6 +113,19 @@ def check_allowed(expected: CopyState, to: CopyState) -> None:
 
 def copies(connection: Connection, run_id: str) -> tuple[PlacedCopy, ...]:
     return decoded(_copy, connection.execute(_COPIES, {"run_id": run_id}))
+
+
+def copies_of(
+    connection: Connection, run_id: str, content_ids: Sequence[str]
+) -> dict[str, tuple[PlacedCopy, ...]]:
+    """The copies of these checkpoints, by place; of one without any an empty tuple."""
+    found: dict[str, list[PlacedCopy]] = {each: [] for each in content_ids}
+    wanted = list(found)
+    for start in range(0, len(wanted), _MOST_AT_ONCE):
+        some = {"run_id": run_id, "content_ids": wanted[start : start + _MOST_AT_ONCE]}
+        for one in decoded(_copy, connection.execute(_COPIES_OF, some)):
+            found[one.content_id].append(one)
+    return {content_id: tuple(each) for content_id, each in found.items()}
 
 
 def _check_evidence(state: CopyState, evidence: Evidence | None) -> None:

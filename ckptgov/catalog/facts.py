@@ -10,7 +10,7 @@ from ckptgov.model.checkpoint import Evidence, Purpose, RunIdentity, StepKind
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Finding, Note
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 REBUILD_HINT = "ckptgov catalog rebuild"
 
 
@@ -139,6 +139,11 @@ class EventKind(StrEnum):
     COPY_STATE = "copy-state"
     COPY_CONFIRMED = "copy-confirmed"
     DECIDED = "decided"
+    NODE_ADDED = "node-added"
+    NODE_STATE = "node-state"
+    TOKEN_ADDED = "token-added"  # noqa: S105 - a kind of event, no secret
+    TOKEN_REVOKED = "token-revoked"  # noqa: S105
+    LOADED = "catalog-loaded"
 
 
 class EventFacts(Struct, frozen=True, kw_only=True):

@@ -7,19 +7,19 @@ refused. Connections here are fleeting ones: see ``database``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from sqlalchemy import Connection, bindparam, delete, select, update
-from sqlalchemy.dialects.sqlite import insert
 from sqlmodel import col
 
-from ckptgov.catalog.database import Database
+from ckptgov.catalog.database import Database, within
+from ckptgov.catalog.dialect import add_new, put
 from ckptgov.catalog.flowfacts import Allocator, Beat, Grant, GrantChange, Rates, RegisteredFlow
 from ckptgov.catalog.flowrows import flow_of, flow_values, grant_of, rates_of, rates_text
 from ckptgov.catalog.rows import decoded
 from ckptgov.catalog.tables import AllocatorRow, FlowRow, TierPaceRow
 from ckptgov.errors import LeaseLost, StaleState
-from ckptgov.model.clock import Clock
 
 _FLOWS = select(FlowRow).order_by(col(FlowRow.flow_id))
 _FLOW = select(FlowRow).where(col(FlowRow.flow_id) == bindparam("flow_id"))
@@ -31,10 +31,9 @@ _ONLY = 1
 class FlowBook:
     """Flows and grants. Every call is one transaction, or part of the caller's own."""
 
-    def __init__(self, database: Database, fleeting: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, fleeting: Database) -> None:
         self._database = database
         self._fleeting = fleeting
-        self._clock = clock
 
     def open(self, flow: RegisteredFlow) -> None:
         """Register a flow.
@@ -42,11 +41,8 @@ class FlowBook:
         Raises:
             FileExistsError: one of this id is registered.
         """
-        with self._current.write() as connection:
-            added = connection.execute(
-                insert(FlowRow).on_conflict_do_nothing(), flow_values(flow)
-            ).rowcount
-            if not added:
+        with self._writing() as connection:
+            if not add_new(connection, FlowRow, flow_values(flow)):
                 raise FileExistsError(f"flow {flow.request.flow_id} is registered already")
 
     def beat(self, beats: Sequence[Beat]) -> dict[str, Grant]:
@@ -55,9 +51,9 @@ class FlowBook:
         A flow that is missing in the answer is not registered any more, or by another process:
         nothing is counted for it, so it must stop.
         """
-        now_ns = self._clock.now_ns()
         heard: dict[str, Grant] = {}
-        with self._current.write() as connection:
+        with self._writing() as connection:
+            now_ns = self._database.now_ns(connection)
             for one in beats:
                 row = connection.execute(_FLOW, {"flow_id": one.flow_id}).one_or_none()
                 if row is None or (row.boot, row.pid, row.started) != (
@@ -85,7 +81,7 @@ class FlowBook:
 
     def close(self, flow_ids: Iterable[str]) -> None:
         """Forget flows that ended; nothing is counted for them from here on."""
-        with self._current.write() as connection:
+        with self._writing() as connection:
             for flow_id in flow_ids:
                 connection.execute(delete(FlowRow).where(col(FlowRow.flow_id) == flow_id))
 
@@ -95,7 +91,7 @@ class FlowBook:
         Returns how many there were.
         """
         reaped = 0
-        with self._current.write() as connection:
+        with self._writing() as connection:
             for flow_id, beat in silent:
                 this = (col(FlowRow.flow_id) == flow_id, col(FlowRow.beats) == beat)
                 reaped += connection.execute(delete(FlowRow).where(*this)).rowcount
@@ -116,12 +112,12 @@ class FlowBook:
 
         A new holder gets a new epoch. Without the write lock while it is plainly someone else's.
         """
-        now_ns = self._clock.now_ns()
         with self._current.read() as connection:
+            now_ns = self._database.now_ns(connection)
             if _is_held_by_other(_allocator(connection), holder, now_ns, ttl_ns):
                 return None
-        with self._current.write() as connection:
-            known = _allocator(connection)
+        with self._writing() as connection:
+            known, now_ns = _allocator(connection), self._database.now_ns(connection)
             if _is_held_by_other(known, holder, now_ns, ttl_ns):
                 return None
             epoch = known.epoch if known is not None else 0
@@ -133,7 +129,7 @@ class FlowBook:
 
     def release_allocator(self, held: Allocator) -> None:
         """Let the next one take the lease at once; nothing happens where it was taken over."""
-        with self._current.write() as connection:
+        with self._writing() as connection:
             if _is_current(connection, held):
                 ended = Allocator(holder="", epoch=held.epoch, expires_at_ns=0)
                 _put_allocator(connection, ended)
@@ -152,8 +148,8 @@ class FlowBook:
             LeaseLost: someone else took the lease over; nothing was written.
             StaleState: a flow that was to be reclaimed was heard meanwhile; nothing was written.
         """
-        now_ns = self._clock.now_ns()
-        with self._current.write() as connection:
+        with self._writing() as connection:
+            now_ns = self._database.now_ns(connection)
             if not _is_current(connection, held):
                 raise LeaseLost("another process computes the grants by now")
             for change in changes:
@@ -168,8 +164,14 @@ class FlowBook:
 
     @property
     def _current(self) -> Database:
-        # Inside the caller's transaction a connection of its own would wait for itself.
-        return self._database if self._database.is_in_transaction() else self._fleeting
+        return within(self._database, self._fleeting)
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        with self._current.write() as connection:
+            if self._current is self._database:
+                self._fleeting.join(connection)
+            yield connection
 
 
 def _grant(connection: Connection, change: GrantChange, now_ns: int) -> None:
@@ -229,11 +231,9 @@ def _put_allocator(connection: Connection, taken: Allocator) -> None:
         "epoch": taken.epoch,
         "expires_at_ns": taken.expires_at_ns,
     }
-    statement = insert(AllocatorRow).values(only=_ONLY, **values)
-    connection.execute(statement.on_conflict_do_update(index_elements=["only"], set_=values))
+    put(connection, AllocatorRow, {"only": _ONLY}, values)
 
 
 def _put_pace(connection: Connection, subject: str, permille: int, now_ns: int) -> None:
     values = {"permille": permille, "changed_at_ns": now_ns}
-    statement = insert(TierPaceRow).values(subject=subject, **values)
-    connection.execute(statement.on_conflict_do_update(index_elements=["subject"], set_=values))
+    put(connection, TierPaceRow, {"subject": subject}, values)

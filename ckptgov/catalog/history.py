@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import Connection, bindparam, insert, select
 from sqlmodel import col
 
+from ckptgov.catalog.changes import bump
+from ckptgov.catalog.dialect import add_new
 from ckptgov.catalog.facts import Decision, EventFacts, EventKind, RecordFacts
 from ckptgov.catalog.rows import decoded, detail_of, detail_text
-from ckptgov.catalog.tables import DecisionRow, EventRow, RecordRow
+from ckptgov.catalog.tables import BINDING_RECORDS, DecisionRow, EventRow, RecordRow
 
 _EVENTS = (
     select(EventRow)
@@ -25,6 +26,7 @@ _RECORDS = (
     .where(col(RecordRow.run_id) == bindparam("run_id"))
     .order_by(col(RecordRow.number), col(RecordRow.record_id))
 )
+_BINDING = _RECORDS.where(BINDING_RECORDS)
 _DECISION = select(DecisionRow).where(
     col(DecisionRow.run_id) == bindparam("run_id"),
     col(DecisionRow.restart_id) == bindparam("restart_id"),
@@ -42,7 +44,30 @@ def write_event(
     place: str | None = None,
     detail: Iterable[tuple[str, str]] = (),
 ) -> None:
-    """Add one event to the transaction that changes what it tells of."""
+    """Add one event to the transaction that changes what it tells of, and note the change."""
+    add_event(
+        connection,
+        kind,
+        at_ns=at_ns,
+        run_id=run_id,
+        content_id=content_id,
+        place=place,
+        detail=detail,
+    )
+    bump(connection, run_id)
+
+
+def add_event(
+    connection: Connection,
+    kind: EventKind,
+    *,
+    at_ns: int,
+    run_id: str | None = None,
+    content_id: str | None = None,
+    place: str | None = None,
+    detail: Iterable[tuple[str, str]] = (),
+) -> None:
+    """Add one event that changes no answer."""
     values = {
         "at_ns": at_ns,
         "kind": kind.value,
@@ -79,11 +104,17 @@ def put_records(connection: Connection, records: Sequence[RecordFacts]) -> None:
         }
         for each in records
     ]
-    connection.execute(insert(RecordRow).on_conflict_do_nothing(), rows)
+    if add_new(connection, RecordRow, rows):
+        for run_id in dict.fromkeys(each.run_id for each in records):
+            bump(connection, run_id)
 
 
 def records(connection: Connection, run_id: str) -> tuple[RecordFacts, ...]:
     return decoded(_record, connection.execute(_RECORDS, {"run_id": run_id}))
+
+
+def binding_records(connection: Connection, run_id: str) -> tuple[RecordFacts, ...]:
+    return decoded(_record, connection.execute(_BINDING, {"run_id": run_id}))
 
 
 def decide(connection: Connection, wanted: Decision, *, at_ns: int) -> Decision:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
-from sqlalchemy.dialects.sqlite import insert
 from sqlmodel import col
 
+from ckptgov.catalog.dialect import put
 from ckptgov.catalog.flowfacts import CopyLease
 from ckptgov.catalog.rows import decoded
 from ckptgov.catalog.tables import AbilitiesRow, CopyLeaseRow
@@ -38,12 +38,8 @@ def take(connection: Connection, wanted: CopyLease, *, at_ns: int) -> int:
         "epoch": epoch,
         "expires_at_ns": wanted.expires_at_ns,
     }
-    statement = insert(CopyLeaseRow).values(
-        content_id=wanted.content_id, place=wanted.place, **values
-    )
-    connection.execute(
-        statement.on_conflict_do_update(index_elements=["content_id", "place"], set_=values)
-    )
+    key = {"content_id": wanted.content_id, "place": wanted.place}
+    put(connection, CopyLeaseRow, key, values)
     return epoch
 
 
@@ -72,8 +68,7 @@ def renew(
 
 def put_abilities(connection: Connection, place: str, text: str, at_ns: int) -> None:
     values = {"told": text, "checked_at_ns": at_ns}
-    statement = insert(AbilitiesRow).values(place=place, **values)
-    connection.execute(statement.on_conflict_do_update(index_elements=["place"], set_=values))
+    put(connection, AbilitiesRow, {"place": place}, values)
 
 
 def abilities(connection: Connection, place: str) -> str | None:

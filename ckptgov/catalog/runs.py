@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, bindparam, func, select, update
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import Connection, bindparam, func, insert, literal, select, update
 from sqlmodel import col
 
+from ckptgov.catalog.columns import RawText
 from ckptgov.catalog.facts import EventKind, PlaceFacts, RunFacts, RunRootFacts
 from ckptgov.catalog.history import write_event
 from ckptgov.catalog.rows import decoded, expect_text, place_of, root_of, run_of
@@ -13,13 +13,15 @@ from ckptgov.catalog.tables import PlaceRow, RunRootRow, RunRow
 from ckptgov.errors import UsageError
 from ckptgov.model.checkpoint import RunIdentity
 
-_PLACES = select(PlaceRow).order_by(col(PlaceRow.tier), col(PlaceRow.node), col(PlaceRow.place))
+_PLACES = select(PlaceRow).order_by(
+    col(PlaceRow.tier), col(PlaceRow.node).nulls_first(), col(PlaceRow.place)
+)
 _PLACE = select(PlaceRow).where(col(PlaceRow.place) == bindparam("place"))
 _AT_ROOT = select(PlaceRow).where(
     col(PlaceRow.is_current),
     col(PlaceRow.root) == bindparam("root"),
     # The expression of the index: no node means every node.
-    func.ifnull(col(PlaceRow.node), b"") == bindparam("node"),
+    func.coalesce(col(PlaceRow.node), literal("", RawText)) == bindparam("node", type_=RawText),
 )
 _RUNS = select(RunRow).order_by(col(RunRow.name))
 _RUN_NAMED = select(RunRow).where(col(RunRow.name) == bindparam("name"))
@@ -83,7 +85,7 @@ def places(connection: Connection) -> tuple[PlaceFacts, ...]:
 
 def places_at(connection: Connection, root: str, node: str | None) -> tuple[PlaceFacts, ...]:
     """The current place at a root: one or none."""
-    wanted = {"root": root, "node": (node or "").encode("utf-8", "surrogateescape")}
+    wanted = {"root": root, "node": node or ""}
     return decoded(place_of, connection.execute(_AT_ROOT, wanted))
 
 

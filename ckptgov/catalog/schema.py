@@ -1,79 +1,98 @@
-"""The schema's version, the catalog's identity, and how an older file is brought up."""
+"""The schema's version, the catalog's identity, and how an older catalog is brought up."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-from sqlalchemy import Connection, bindparam, select
-from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy import Connection, bindparam, insert, select
 from sqlmodel import col
 
+from ckptgov.catalog.cluster_tables import NodeRow
 from ckptgov.catalog.database import Database, damaged
+from ckptgov.catalog.ddl import BESIDE_TABLES
+from ckptgov.catalog.dialect import put
 from ckptgov.catalog.facts import SCHEMA_VERSION, CatalogIdentity, EventKind
-from ckptgov.catalog.history import write_event
-from ckptgov.catalog.migrations import add_moving
-from ckptgov.catalog.tables import TRIGGERS, MetaRow, Row
-from ckptgov.errors import ConfigError, StaleState
+from ckptgov.catalog.history import add_event, write_event
+from ckptgov.catalog.tables import ALEMBIC, MetaRow
+from ckptgov.errors import ConfigError, StaleState, UsageError
 
-Migration = Callable[[Connection], None]
-MIGRATIONS: Mapping[int, Migration] = {1: add_moving}
-"""What turns a schema of version n into version n + 1."""
+OLDEST_VERSION = 1
 
 _VERSION, _UUID, _EPOCH = "schema_version", "catalog_uuid", "epoch"
 _VALUE = select(col(MetaRow.value)).where(col(MetaRow.key) == bindparam("key"))
+_TABLES = NodeRow.metadata  # of the room's every table: that one's module is the last of them
 
 
 def create(connection: Connection, *, uuid: str, at_ns: int) -> None:
-    """Make every table of the newest version in an empty file, with a new identity."""
-    Row.metadata.create_all(connection)
-    for trigger in TRIGGERS:
-        connection.exec_driver_sql(trigger)
+    """Make every table of the newest version in an empty database, with a new identity."""
+    # Not checkfirst: a table that stands already is another program's.
+    _TABLES.create_all(connection, checkfirst=False)
+    for statement in BESIDE_TABLES[connection.dialect.name]:
+        connection.exec_driver_sql(statement)
+    connection.execute(insert(ALEMBIC), {"version_num": str(SCHEMA_VERSION)})
     _put(connection, _VERSION, str(SCHEMA_VERSION))
-    _put(connection, _UUID, uuid)
-    _put(connection, _EPOCH, "1")
+    put_identity(connection, CatalogIdentity(uuid=uuid, epoch=1))
     write_event(connection, EventKind.CREATED, at_ns=at_ns, detail=(("catalog", uuid),))
 
 
-def bring_up(
-    database: Database,
-    *,
-    at_ns: int,
-    target: int = SCHEMA_VERSION,
-    migrations: Mapping[int, Migration] = MIGRATIONS,
-) -> None:
-    """See that the file has version ``target``; migrate an older one in one transaction.
+def bring_up(database: Database) -> None:
+    """See that the catalog has the newest version; migrate an older one in one transaction.
 
     Raises:
-        ConfigError: the file is newer, or too old to be migrated.
-        StorageError: the file is no catalog, or damaged.
+        ConfigError: it is newer than this ckptgov, or too old to be migrated.
+        StorageError: it is no catalog, or damaged.
     """
     with database.read() as connection:
-        if _version(connection, database.path, target) == target:
+        if _version(connection, database.name) == SCHEMA_VERSION:
             return
+    migrate(database, SCHEMA_VERSION)
+
+
+def downgrade(database: Database, target: int) -> None:
+    """Bring a catalog back to an older version, for the ckptgov that knows only that.
+
+    Facts stay; what the older version has no place for (nodes, tasks, tokens, ...) is dropped, and
+    with it the events of kinds that it cannot read.
+
+    Raises:
+        UsageError: there is no such older version.
+    """
+    with database.read() as connection:
+        version = _version(connection, database.name)
+    if not OLDEST_VERSION <= target <= version:
+        raise UsageError(f"{database.name}: version {version} cannot be brought down to {target}")
+    migrate(database, target)
+
+
+def migrate(database: Database, target: int) -> None:
+    """Bring a catalog of any version from the oldest up or down to ``target``."""
+    from ckptgov.catalog.migrations.run import run  # Alembic: dear to import
+
     with database.transaction() as connection:
+        database.unhurried(connection)
         # Read again: another process may have migrated it in between.
-        version = _version(connection, database.path, target)
-        for step in range(version, target):
-            migrate = migrations.get(step)
-            if migrate is None:
-                raise ConfigError(
-                    f"{database.path}: schema version {version} cannot be brought up to {target}",
-                    hint="open it once with the ckptgov version in between",
-                )
-            migrate(connection)
-            _put(connection, _VERSION, str(step + 1))
-            detail = (("from", str(step)), ("to", str(step + 1)))
-            write_event(connection, EventKind.MIGRATED, at_ns=at_ns, detail=detail)
+        version = _version(connection, database.name)
+        if version < OLDEST_VERSION:
+            raise ConfigError(
+                f"{database.name}: schema version {version} cannot be brought up to {target}",
+                hint="open it once with the ckptgov version in between",
+            )
+        at_ns = database.now_ns(connection)
+
+        def reached(before: int, now: int) -> None:
+            _put(connection, _VERSION, str(now))
+            detail = (("from", str(before)), ("to", str(now)))
+            add_event(connection, EventKind.MIGRATED, at_ns=at_ns, detail=detail)
+
+        run(connection, version, target, reached)
 
 
-def identity(connection: Connection, path: str) -> CatalogIdentity:
+def identity(connection: Connection, name: str) -> CatalogIdentity:
     """This catalog's UUID and epoch."""
     return CatalogIdentity(
-        uuid=_get(connection, _UUID, path), epoch=_number(connection, _EPOCH, path)
+        uuid=_get(connection, _UUID, name), epoch=_number(connection, _EPOCH, name)
     )
 
 
-def adopt(connection: Connection, wanted: CatalogIdentity, *, path: str, at_ns: int) -> None:
+def adopt(connection: Connection, wanted: CatalogIdentity, *, name: str, at_ns: int) -> None:
     """Take over an identity found on the tiers; the same catalog's epoch never goes down.
 
     Raises:
@@ -82,43 +101,44 @@ def adopt(connection: Connection, wanted: CatalogIdentity, *, path: str, at_ns: 
     """
     if wanted.epoch < 1:
         raise ValueError(f"epoch {wanted.epoch} is below 1")
-    now = identity(connection, path)
+    now = identity(connection, name)
     if now == wanted:
         return
     if now.uuid == wanted.uuid and wanted.epoch < now.epoch:
         raise StaleState(f"catalog {now.uuid} is at epoch {now.epoch}, not {wanted.epoch}")
-    _put(connection, _UUID, wanted.uuid)
-    _put(connection, _EPOCH, str(wanted.epoch))
+    put_identity(connection, wanted)
     detail = (("catalog", wanted.uuid), ("epoch", str(wanted.epoch)), ("was", now.uuid))
     write_event(connection, EventKind.IDENTITY_ADOPTED, at_ns=at_ns, detail=detail)
 
 
-def _version(connection: Connection, path: str, target: int) -> int:
-    version = _number(connection, _VERSION, path)
-    if version > target:
+def put_identity(connection: Connection, wanted: CatalogIdentity) -> None:
+    _put(connection, _UUID, wanted.uuid)
+    _put(connection, _EPOCH, str(wanted.epoch))
+
+
+def _version(connection: Connection, name: str) -> int:
+    version = _number(connection, _VERSION, name)
+    if version > SCHEMA_VERSION:
         raise ConfigError(
-            f"{path}: has schema version {version}, and this ckptgov knows up to {target}",
+            f"{name}: has schema version {version}, and this ckptgov knows up to {SCHEMA_VERSION}",
             hint="use the newer ckptgov, or set CKPTGOV_HOME to a directory of its own",
         )
     return version
 
 
-def _number(connection: Connection, key: str, path: str) -> int:
-    value = _get(connection, key, path)
+def _number(connection: Connection, key: str, name: str) -> int:
+    value = _get(connection, key, name)
     if not (value.isascii() and value.isdigit()):
-        raise damaged(path, f"its {key} is no number")
+        raise damaged(name, f"its {key} is no number")
     return int(value)
 
 
-def _get(connection: Connection, key: str, path: str) -> str:
+def _get(connection: Connection, key: str, name: str) -> str:
     value = connection.execute(_VALUE, {"key": key}).scalar_one_or_none()
     if value is None:
-        raise damaged(path, f"holds no {key}")
+        raise damaged(name, f"holds no {key}")
     return value
 
 
 def _put(connection: Connection, key: str, value: str) -> None:
-    statement = insert(MetaRow).values(key=key, value=value)
-    connection.execute(
-        statement.on_conflict_do_update(index_elements=["key"], set_={"value": value})
-    )
+    put(connection, MetaRow, {"key": key}, {"value": value})

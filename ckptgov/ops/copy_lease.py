@@ -72,7 +72,7 @@ def copy_lease(context: Context, content_id: str, place: str) -> Iterator[CopyLe
 
 def arriving(context: Context, content_ids: Iterable[str], place: str) -> frozenset[str]:
     """Those that a living mover delivers to the place now."""
-    now_ns = context.author.clock.now_ns()
+    now_ns = context.catalog.now_ns()
     found = set()
     for content_id in content_ids:
         known = context.catalog.copy_lease(content_id, place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 
 import pytest
 
@@ -191,9 +192,9 @@ def test_flows_are_part_of_the_callers_transaction(catalog, book) -> None:
 
 
 def test_a_held_lock_is_a_passing_failure_for_flows_too(catalog, book, path, monkeypatch) -> None:
-    from ckptgov.catalog import database
+    from ckptgov.catalog import sqlite
 
-    monkeypatch.setattr(database, "_FLEETING_PRAGMAS", ("PRAGMA busy_timeout=10",))
+    monkeypatch.setattr(sqlite, "_FLEETING_PRAGMAS", ("PRAGMA busy_timeout=10",))
     catalog.close()
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -205,8 +206,35 @@ def test_a_held_lock_is_a_passing_failure_for_flows_too(catalog, book, path, mon
     book.open(flow())
 
 
-def test_flows_wait_for_no_disk_and_everything_else_does(catalog) -> None:
+def test_flows_wait_for_no_disk_and_everything_else_does(catalog, path) -> None:
     with catalog.flows._fleeting.read() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 1
     with catalog._database.read() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2
+
+
+def test_in_a_server_too_flows_wait_for_no_disk(catalog, url) -> None:
+    asked = "SELECT current_setting('synchronous_commit')"
+    with catalog._fleeting.write() as connection:
+        assert connection.exec_driver_sql(asked).scalar_one() == "off"
+    with catalog._database.write() as connection:
+        assert connection.exec_driver_sql(asked).scalar_one() == "on"
+
+
+def test_a_callers_transaction_and_a_flow_of_its_own_do_not_interleave(
+    catalog, book, server, url
+) -> None:
+    """Both read the row and write it back: the one must wait for the other."""
+    book.open(flow())
+    thread = threading.Thread(target=lambda: book.beat([beat()]))
+    waiting = (
+        "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        f" AND datname = '{url.rpartition('/')[2]}'"
+    )
+    with catalog.transaction():
+        book.beat([beat()])
+        thread.start()
+        while not server.execute(waiting):
+            assert thread.is_alive()
+    thread.join()
+    assert book.registered()[0].beats == 2

@@ -81,23 +81,21 @@ def test_a_decision_is_a_checkpoint_or_a_fresh_start(catalog, content_id, fresh)
         catalog.decide("r1", "restart", 1, content_id, fresh)
 
 
-def test_of_eight_processes_that_decide_one_wins(catalog, path):
+def test_of_eight_processes_that_decide_one_wins(catalog, opening):
     script = textwrap.dedent(
         """
         import sys
         from ckptgov.catalog.catalog import Catalog
         from ckptgov.model.clock import SystemClock
-        with Catalog.open(
-            sys.argv[1], fs_type="ext4", is_network=False, clock=SystemClock()
-        ) as catalog:
+        with OPENING as catalog:
             print("ready", flush=True)
             sys.stdin.readline()
-            print(*catalog.decide("r1", "restart", 1, f"sha256:{sys.argv[2]}", False))
+            print(*catalog.decide("r1", "restart", 1, f"sha256:{sys.argv[1]}", False))
         """
     )
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", script, path, str(number)],
+            [sys.executable, "-c", script.replace("OPENING", opening), str(number)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -9,10 +9,11 @@ import textwrap
 
 import pytest
 
-from ckptgov.catalog import database, schema
+from ckptgov.catalog import schema, sqlite
 from ckptgov.catalog.catalog import Catalog
-from ckptgov.catalog.database import Database, prepare, set_aside
-from ckptgov.catalog.facts import SCHEMA_VERSION, EventKind
+from ckptgov.catalog.database import set_aside
+from ckptgov.catalog.facts import SCHEMA_VERSION
+from ckptgov.catalog.sqlite import SqliteDatabase, prepare
 from ckptgov.errors import ConfigError, StaleState, StorageError, TransientStorageError
 
 NEWER = SCHEMA_VERSION + 1
@@ -53,8 +54,8 @@ def test_a_new_catalog_has_an_identity_of_its_own_that_stays(open_catalog, tmp_p
     assert open_catalog().identity() == first.identity()
 
 
-def test_every_connection_is_durable_and_checks_references(catalog, path):
-    connection = Database(path)
+def test_every_connection_is_durable_and_checks_references(catalog, path, clock):
+    connection = SqliteDatabase(path, clock)
     with connection.read() as reading:
         values = [
             reading.exec_driver_sql(f"PRAGMA {name}").scalar_one()
@@ -77,44 +78,6 @@ def test_a_newer_schema_is_refused_naming_both_versions(open_catalog, path):
     words = f"schema version {NEWER}, and this ckptgov knows up to {SCHEMA_VERSION}"
     with pytest.raises(ConfigError, match=words):
         open_catalog()
-
-
-def test_an_older_schema_is_brought_up_step_by_step(open_catalog, path):
-    catalog = open_catalog()
-    migrations = {
-        SCHEMA_VERSION: lambda connection: connection.exec_driver_sql("CREATE TABLE extra (a)"),
-        NEWER: lambda connection: connection.exec_driver_sql("ALTER TABLE extra ADD b"),
-    }
-    target = Database(path)
-    schema.bring_up(target, at_ns=9, target=NEWER + 1, migrations=migrations)
-    schema.bring_up(target, at_ns=9, target=NEWER + 1, migrations={})
-    target.close()
-    assert raw(path, "SELECT a, b FROM extra") == []
-    assert raw(path, "SELECT value FROM meta WHERE key = 'schema_version'") == [(str(NEWER + 1),)]
-    kinds = [event.kind for event in catalog.events()]
-    assert kinds == [EventKind.CREATED, EventKind.MIGRATED, EventKind.MIGRATED]
-
-
-def test_a_failing_migration_leaves_the_old_schema(open_catalog, path):
-    def broken(connection) -> None:
-        connection.exec_driver_sql("CREATE TABLE extra (a)")
-        connection.exec_driver_sql("CREATE TABLE extra (a)")
-
-    open_catalog()
-    target = Database(path)
-    with pytest.raises(StorageError, match="already exists"):
-        schema.bring_up(target, at_ns=9, target=NEWER, migrations={SCHEMA_VERSION: broken})
-    target.close()
-    assert raw(path, "SELECT name FROM sqlite_master WHERE name = 'extra'") == []
-    open_catalog().identity()
-
-
-def test_a_schema_without_a_way_up_is_refused(open_catalog, path):
-    open_catalog()
-    target = Database(path)
-    with pytest.raises(ConfigError, match="cannot be brought up"):
-        schema.bring_up(target, at_ns=9, target=NEWER, migrations={})
-    target.close()
 
 
 def test_an_adopted_identity_stays_and_its_epoch_only_rises(open_catalog):
@@ -185,30 +148,30 @@ def test_a_file_that_vanishes_is_not_made_anew(catalog, path):
     assert not os.path.exists(path)
 
 
-def test_a_catalog_whose_log_could_not_be_folded_in_is_not_published(path):
+def test_a_catalog_whose_log_could_not_be_folded_in_is_not_published(path, clock):
     readers: list[sqlite3.Connection] = []
 
-    def fill(new: Database) -> None:
+    def fill(new: SqliteDatabase) -> None:
         with new.write() as connection:
             schema.create(connection, uuid="u", at_ns=1)
         readers.append(sqlite3.connect(new.path))
         readers[0].execute("SELECT * FROM meta").fetchone()
 
     with pytest.raises(StorageError, match="could not write all"):
-        prepare(path, fs_type="ext4", is_network=False, fill=fill)
+        prepare(path, fs_type="ext4", is_network=False, clock=clock, fill=fill)
     readers[0].close()
     assert os.listdir(os.path.dirname(path)) == []
 
 
-def test_of_two_that_make_a_new_catalog_the_first_stands(open_catalog, path):
+def test_of_two_that_make_a_new_catalog_the_first_stands(open_catalog, path, clock):
     winners: list[str] = []
 
-    def fill(new: Database) -> None:
+    def fill(new: SqliteDatabase) -> None:
         with new.write() as connection:
             schema.create(connection, uuid="loser", at_ns=1)
         winners.append(open_catalog().identity().uuid)
 
-    prepare(path, fs_type="ext4", is_network=False, fill=fill)
+    prepare(path, fs_type="ext4", is_network=False, clock=clock, fill=fill)
     assert [open_catalog().identity().uuid] == winners
 
 
@@ -230,7 +193,7 @@ def test_a_directory_that_cannot_be_made_is_a_storage_error(tmp_path, clock):
 
 
 def test_a_failed_first_write_leaves_no_file(open_catalog, path, monkeypatch):
-    monkeypatch.setattr(schema, "TRIGGERS", ("CREATE NONSENSE",))
+    monkeypatch.setattr(schema, "BESIDE_TABLES", {"sqlite": ("CREATE NONSENSE",)})
     with pytest.raises(StorageError):
         open_catalog()
     assert os.listdir(os.path.dirname(path)) == []
@@ -246,8 +209,8 @@ def test_a_damaged_catalog_is_set_aside_whole_and_a_new_one_made(open_catalog, p
 
 
 def test_a_held_lock_is_a_passing_failure(catalog, path, monkeypatch):
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.01)
-    monkeypatch.setattr(database, "_PRAGMAS", ("PRAGMA busy_timeout=10",))
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(sqlite, "_PRAGMAS", ("PRAGMA busy_timeout=10",))
     catalog.close()  # the connections it opens from now on wait 10 ms only
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

@@ -89,16 +89,14 @@ def test_a_writer_waits_for_the_one_before_it(catalog, open_catalog):
     assert catalog.identity().epoch == 21
 
 
-def test_a_killed_process_leaves_the_state_before_its_transaction(catalog, path):
+def test_a_killed_process_leaves_the_state_before_its_transaction(catalog, opening):
     script = textwrap.dedent(
         """
         import os, signal, sys
         from ckptgov.catalog.catalog import Catalog
         from ckptgov.model.checkpoint import RunIdentity
         from ckptgov.model.clock import SystemClock
-        catalog = Catalog.open(
-            sys.argv[1], fs_type="ext4", is_network=False, clock=SystemClock()
-        )
+        catalog = OPENING
         catalog.put_run(RunIdentity(run_id="before", name="before"), 1)
         with catalog.transaction():
             for number in range(500):
@@ -106,14 +104,15 @@ def test_a_killed_process_leaves_the_state_before_its_transaction(catalog, path)
             os.kill(os.getpid(), signal.SIGKILL)
         """
     )
-    killed = subprocess.run([sys.executable, "-c", script, path], check=False)
+    script = script.replace("OPENING", opening)
+    killed = subprocess.run([sys.executable, "-c", script], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert names(catalog) == ["before"]
     catalog.put_run(run(1), 1)
     assert names(catalog) == ["before", "n1"]
 
 
-def test_a_child_that_leaves_at_once_takes_its_transaction_with_it(catalog, path):
+def test_a_child_that_leaves_at_once_takes_its_transaction_with_it(catalog, opening):
     script = textwrap.dedent(
         """
         import os, sys
@@ -122,16 +121,15 @@ def test_a_child_that_leaves_at_once_takes_its_transaction_with_it(catalog, path
         from ckptgov.model.clock import SystemClock
         child = os.fork()
         if child == 0:
-            catalog = Catalog.open(
-                sys.argv[1], fs_type="ext4", is_network=False, clock=SystemClock()
-            )
+            catalog = OPENING
             with catalog.transaction():
                 catalog.put_run(RunIdentity(run_id="1", name="half"), 1)
                 os._exit(7)
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         """
     )
-    assert subprocess.run([sys.executable, "-c", script, path], check=False).returncode == 7
+    script = script.replace("OPENING", opening)
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 7
     assert names(catalog) == []
 
 
