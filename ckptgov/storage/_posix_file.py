@@ -28,6 +28,10 @@ class PosixFile(Closing):
         with translated(self._where):
             return from_stat(os.fstat(self._fd))
 
+    def fileno(self) -> int:
+        """The descriptor, for calls that read through it; it stays this object's."""
+        return self._fd
+
     def read_at(self, offset: int, length: int) -> bytes:
         pieces: list[bytes] = []
         with translated(self._where):

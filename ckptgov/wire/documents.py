@@ -118,7 +118,7 @@ def checkpoint(one: CheckpointFacts) -> Document:
 def latest(answer: LatestAnswer) -> Document:
     """The document of ``latest``: the checkpoint, or the error with all reasons."""
     verdicts = answer.choice.verdicts
-    notes = _notes_of(answer)
+    notes = notes_of(answer)
     if answer.error is not None or answer.chosen is None:
         assert answer.error is not None
         return error_document(answer.error, verdicts=verdicts, notes=notes)
@@ -147,7 +147,8 @@ def _newer(verdicts: Sequence[Verdict], chosen: CheckpointFacts) -> Iterable[Ver
             yield verdict
 
 
-def _notes_of(answer: LatestAnswer) -> list[Note]:
+def notes_of(answer: LatestAnswer) -> list[Note]:
+    """Everything noticed about the run and its checkpoints, each once."""
     notes = list(answer.choice.notes)
     if answer.chosen is not None:
         notes += answer.chosen.notes
