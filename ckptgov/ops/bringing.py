@@ -155,7 +155,8 @@ def identity_of(asked: Asked) -> RunIdentity | None:
 def _opened(context: Context, asked: Asked, root: str) -> Place:
     """A tier's root by its real path: as a look has it open, as configured, or as it lies there."""
     for look in asked.looks:
-        if os.path.isabs(look.place.root) and os.path.realpath(look.place.root) == root:
+        own = look.place.storage.root  # that of another node's disk is no path
+        if os.path.isabs(own) and os.path.realpath(own) == root:
             return look.place
     tier = tier_at(context, root)
     if tier is not None and has_catalog(context):
@@ -171,7 +172,9 @@ def tier_at(context: Context, root: str) -> TierSettings | None:
         (
             one
             for one in context.settings.tiers
-            if os.path.isabs(one.root) and os.path.realpath(one.root) == real
+            if context.is_here(one)
+            and os.path.isabs(one.root)
+            and os.path.realpath(one.root) == real
         ),
         None,
     )
@@ -185,4 +188,6 @@ def is_catalogued(context: Context, identity: RunIdentity | None) -> bool:
 
 
 def has_catalog(context: Context) -> bool:
+    if context.shared is not None or context.settings.catalog_url is not None:
+        return True
     return os.path.lexists(os.path.join(context.settings.home, CATALOG_FILE))

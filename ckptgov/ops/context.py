@@ -16,6 +16,7 @@ from ckptgov.catalog.peek import Peek
 from ckptgov.errors import ConfigError, CouldNotLook, StorageError
 from ckptgov.layouts.base import resume_args
 from ckptgov.model.checkpoint import Evidence, Expect, Purpose
+from ckptgov.model.clock import Clock
 from ckptgov.model.facts import CheckpointFacts, CopyFacts, Finding, Found, Note, Reason
 from ckptgov.model.settings import Scope, Settings, TierSettings
 from ckptgov.storage.mounts import filesystem_of
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
     from ckptgov.work.abilities import Abilities
 
 CATALOG_FILE = "catalog.sqlite"
+
+_Address = tuple[str, str | None, str | None]
+"""Root, endpoint and node of a tier: two stores may have one and the same URL, and two nodes a
+disk at the same path."""
 
 
 class Whereabouts(Protocol):
@@ -50,22 +55,34 @@ class Whereabouts(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Context:
-    """Everything is opened when first needed and closed with ``stack``."""
+    """Everything is opened when first needed and closed with ``stack``.
+
+    ``shared`` and ``shared_desk`` are a service's: one catalog and one desk for all its requests,
+    which outlive this context. ``here`` are the nodes whose own disks this process sees as paths;
+    None where all of them are (one machine).
+    """
 
     settings: Settings
     author: Author
     talk: Callable[[str], None]
     stack: ExitStack
     progress: Callable[[int], None] | None = None
+    shared: Catalog | None = None
+    shared_desk: FlowDesk | None = None
+    here: frozenset[str] | None = None
     _catalog: Catalog | None = field(default=None, init=False)
     _peek: Peek | None = field(default=None, init=False)
     _desk: FlowDesk | None = field(default=None, init=False)
     _seen: tuple[int, int, int] | None = field(default=None, init=False)
-    _places: dict[tuple[str, str | None], Place] = field(default_factory=dict, init=False)
+    _places: dict[tuple[str, str | None, str | None], Place] = field(
+        default_factory=dict, init=False
+    )
 
     @property
     def desk(self) -> FlowDesk:
         """Where this process's flows are registered and paced."""
+        if self.shared_desk is not None:
+            return self.shared_desk
         if self._desk is None:
             from ckptgov.ops.flows import FlowDesk
 
@@ -122,26 +139,18 @@ class Context:
 
     @property
     def catalog(self) -> Catalog:
-        """The catalog of this home; a new one where there is none."""
+        """The catalog of this home, or of the cluster; a new one where there is none."""
         if self._catalog is None:
-            from ckptgov.catalog.catalog import Catalog  # SQLModel: dear to import
-
-            make_directory(self.settings.home, mode=0o700)
-            filesystem = filesystem_of(self.settings.home)
-            self._catalog = self.stack.enter_context(
-                Catalog.open(
-                    os.path.join(self.settings.home, CATALOG_FILE),
-                    fs_type=filesystem.type,
-                    is_network=filesystem.is_network,
-                    clock=self.author.clock,
-                )
+            self._catalog = self.shared or self.stack.enter_context(
+                open_catalog(self.settings, self.author.clock)
             )
         return self._catalog
 
     @property
     def whereabouts(self) -> Whereabouts:
         """Where runs lie, for questions only: without SQLModel while nothing needs it."""
-        if self._catalog is None and self._peek is None:
+        is_file = self.shared is None and self.settings.catalog_url is None
+        if is_file and self._catalog is None and self._peek is None:
             self._peek = Peek.open(os.path.join(self.settings.home, CATALOG_FILE))
             if self._peek is not None:
                 self.stack.callback(self._peek.close)
@@ -163,15 +172,9 @@ class Context:
         Raises:
             CouldNotLook: missing, unmounted, foreign or unreadable.
         """
-        key = (tier.root, tier.endpoint)  # two stores may have one and the same URL
+        key = (tier.root, tier.endpoint, tier.node)
         if key not in self._places:
-            opened = open_place(
-                tier.root,
-                tier=tier.name,
-                node=tier.node,
-                endpoint=tier.endpoint,
-                stall_s=self.settings.stall_s,
-            )
+            opened = self._opened(tier)
             self.stack.callback(opened.storage.close)
             known = self.whereabouts.place_by_root(tier.root, node=tier.node)
             identity = check_identity(
@@ -191,6 +194,25 @@ class Context:
                 )
             self._places[key] = opened
         return self._places[key]
+
+    def is_here(self, tier: TierSettings) -> bool:
+        """Whether a tier's root is to be reached from here; else through its node's agent."""
+        return tier.node is None or self.here is None or tier.node in self.here
+
+    def _opened(self, tier: TierSettings) -> Place:
+        if not self.is_here(tier):
+            from ckptgov.ops.peers import place_at_peer  # http: dear to import
+
+            node = self.catalog.nodes.node(tier.node or "")
+            now_ns = self.catalog.now_ns()
+            return place_at_peer(tier, node, self.settings, self.author.clock, now_ns=now_ns)
+        return open_place(
+            tier.root,
+            tier=tier.name,
+            node=tier.node,
+            endpoint=tier.endpoint,
+            stall_s=self.settings.stall_s,
+        )
 
     def forget_places(self) -> None:
         """Meet every place anew: the catalog was emptied, or another pass begins."""
@@ -300,6 +322,27 @@ class Context:
         """Unsealed checkpoints as the last scan saw them: they give reasons, never an answer."""
         for one in self.whereabouts.sightings(run_id):
             yield _facts_of_sighting(one, places[one.place])
+
+
+def open_catalog(settings: Settings, clock: Clock) -> Catalog:
+    """The catalog that the settings name: SQLite in their home, or a cluster's PostgreSQL.
+
+    Raises:
+        ConfigError: on a network file system, an unusable URL, or written by a newer ckptgov.
+        StorageError: damaged, or it does not answer.
+    """
+    from ckptgov.catalog.catalog import Catalog  # SQLModel: dear to import
+
+    if settings.catalog_url is not None:
+        return Catalog.connect(settings.catalog_url, clock=clock)
+    make_directory(settings.home, mode=0o700)
+    filesystem = filesystem_of(settings.home)
+    return Catalog.open(
+        os.path.join(settings.home, CATALOG_FILE),
+        fs_type=filesystem.type,
+        is_network=filesystem.is_network,
+        clock=clock,
+    )
 
 
 def make_directory(path: str, *, mode: int = 0o777) -> None:

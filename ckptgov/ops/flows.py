@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from ckptgov.catalog.flowfacts import Grant, RegisteredFlow
+from ckptgov.catalog.flowfacts import Beat, Grant, RegisteredFlow
 from ckptgov.catalog.flowfacts import Rates as PlainRates
 from ckptgov.errors import CkptgovError, LeaseLost
 from ckptgov.model.clock import Clock
@@ -30,7 +30,7 @@ from ckptgov.planning.bandwidth import UNLIMITED, Rates, fallback_rates, is_free
 if TYPE_CHECKING:
     from ckptgov.catalog.catalog import Catalog
 
-__all__ = ["FlowDesk", "OpenFlow"]
+__all__ = ["FlowDesk", "FlowLedger", "OpenFlow"]
 
 BEAT_S = 1.0
 LEASE_S = 15.0
@@ -42,18 +42,50 @@ _ENDLESS = float("inf")
 _NEXT_ROUND = "the arbiter's next round"
 
 
+class FlowLedger(Protocol):
+    """What a desk needs of the book that flows are registered in. See ``catalog.flowbook``.
+
+    Every call raises CkptgovError while the book does not answer, and may be made again then.
+    """
+
+    def open(self, flow: RegisteredFlow) -> None:
+        """Register a flow. Raises FileExistsError."""
+        ...
+
+    def beat(self, beats: Sequence[Beat]) -> dict[str, Grant]:
+        """Tell that flows go on; what each of them hears. One that is missing must stop."""
+        ...
+
+    def close(self, flow_ids: Iterable[str]) -> None:
+        """Forget flows that ended."""
+        ...
+
+    def reap(self, silent: Iterable[tuple[str, int]]) -> int:
+        """Forget flows whose process surely ended, each unless it was heard since that beat."""
+        ...
+
+    def registered(self) -> tuple[RegisteredFlow, ...]:
+        """The registered flows whose processes can be looked at from here, others as far as
+        they are known."""
+        ...
+
+
 class FlowDesk(Closing):
     """Opens flows for one process and keeps them heard; close it when the process is done.
 
     One thread serves all its flows: it tells of them every ``beat_s``, learns their grants, and
-    computes everybody's grants while this process holds the allocator's lease. ``reload`` gives
-    the newest settings, so that a changed budget reaches flows that are under way. ``talk`` is
-    told when the catalog stops and begins to answer.
+    computes everybody's grants while this process holds the allocator's lease. With
+    ``always_computes`` it does so from the beginning, also while no flow is open here: for a
+    service, which computes for its agents. ``reload`` gives the newest settings, so that a changed
+    budget reaches flows that are under way. ``talk`` is told when the catalog stops and begins to
+    answer.
     """
+
+    BOOK = "the catalog"
 
     def __init__(
         self,
-        catalog: Catalog,
+        catalog: Catalog | None,
         settings: Settings,
         clock: Clock,
         *,
@@ -63,8 +95,10 @@ class FlowDesk(Closing):
         lease_s: float = LEASE_S,
         allocator_lease_s: float = ALLOCATOR_LEASE_S,
         in_background: bool = True,
+        always_computes: bool = False,
+        ledger: FlowLedger | None = None,
     ) -> None:
-        self._book = catalog.flows
+        """``ledger`` instead of a catalog is for a desk whose grants others compute."""
         self._clock = clock
         self._limits = limits_of(settings)
         self._reload = reload
@@ -73,14 +107,20 @@ class FlowDesk(Closing):
         self._lease_s = lease_s
         self._in_background = in_background
         self._owner = this_process()
-        self._arbiter = Arbiter(
-            self._book,
-            lambda: self._limits,
-            clock=clock,
-            owner=self._owner,
-            holder=f"{self._owner.host}:{self._owner.pid}:{self._owner.started}:{next(_DESKS)}",
-            lease_s=allocator_lease_s,
-        )
+        self._arbiter: Arbiter | None = None
+        if ledger is None:
+            assert catalog is not None, "a catalog or a ledger"
+            ledger = catalog.flows
+            owner = self._owner
+            self._arbiter = Arbiter(
+                catalog.flows,
+                lambda: self._limits,
+                clock=clock,
+                owner=owner,
+                holder=f"{owner.host}:{owner.pid}:{owner.started}:{next(_DESKS)}",
+                lease_s=allocator_lease_s,
+            )
+        self._book: FlowLedger = ledger
         self._lock = threading.Lock()
         self._step_lock = threading.Lock()
         self._flows: dict[str, OpenFlow] = {}
@@ -89,6 +129,8 @@ class FlowDesk(Closing):
         self._thread: threading.Thread | None = None
         self._is_closed = False
         self._is_lost = False
+        if always_computes:
+            self._start()
 
     @contextmanager
     def open(
@@ -122,7 +164,8 @@ class FlowDesk(Closing):
             self._thread.join()
         with self._step_lock, suppress(CkptgovError):
             self._forget_ended()
-            self._arbiter.release()
+            if self._arbiter is not None:
+                self._arbiter.release()
 
     def step(self) -> None:
         """One beat: register, compute the grants if that is this process's part, tell and hear.
@@ -132,14 +175,18 @@ class FlowDesk(Closing):
         with self._step_lock:
             self._refresh_limits()
             try:
-                self._forget_ended()
-                self._register_missing()
-                self._arbiter.step()
-                self._tell_and_hear()
+                self._work()
             except CkptgovError as error:
                 self._lose(error)
             else:
                 self._find()
+
+    def _work(self) -> None:
+        self._forget_ended()
+        self._register_missing()
+        if self._arbiter is not None:
+            self._arbiter.step()
+        self._tell_and_hear()
 
     def _run(self) -> None:
         while True:
@@ -245,7 +292,11 @@ class FlowDesk(Closing):
                 flow.is_registered = False
                 flow.hear(self._first_terms(flow.request))
             else:
-                flow.hear(self._terms(grant, asked_at))
+                self._hear(flow, grant, asked_at)
+
+    def _hear(self, flow: OpenFlow, grant: Grant, asked_at: float) -> None:
+        flow.heard_at = asked_at
+        flow.hear(self._terms(grant, asked_at))
 
     def _terms(self, grant: Grant, asked_at: float) -> Terms:
         is_endless = grant.fallback == UNLIMITED
@@ -283,12 +334,12 @@ class FlowDesk(Closing):
         if not self._is_lost and self._talk is not None:
             waiting = sum(1 for flow in self._open_flows() if flow.waits_for)
             self._talk(
-                f"the catalog does not answer ({error.message}): flows under way go on, at a low "
+                f"{self.BOOK} does not answer ({error.message}): flows under way go on, at a low "
                 f"rate once their grants run out; {waiting} not let in yet keep waiting"
             )
         self._is_lost = True
 
     def _find(self) -> None:
         if self._is_lost and self._talk is not None:
-            self._talk("the catalog answers again")
+            self._talk(f"{self.BOOK} answers again")
         self._is_lost = False

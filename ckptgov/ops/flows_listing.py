@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ckptgov.catalog.flowfacts import Rates, RegisteredFlow
 from ckptgov.model.clock import Clock
 from ckptgov.model.pacing import FlowClass, FlowFacts, FlowState
 from ckptgov.ops.processes import has_surely_ended, this_process
 
-if TYPE_CHECKING:
-    from ckptgov.catalog.flowbook import FlowBook
+
+class Registered(Protocol):
+    """Whatever tells of registered flows."""
+
+    def registered(self) -> tuple[RegisteredFlow, ...]: ...
 
 
-def facts_of(book: FlowBook, clock: Clock) -> tuple[FlowFacts, ...]:
+def facts_of(book: Registered, clock: Clock) -> tuple[FlowFacts, ...]:
     """Every flow of every process: those that move first, then by class, order and age."""
     me = this_process()
     going = [one for one in book.registered() if not has_surely_ended(one.owner, me)]

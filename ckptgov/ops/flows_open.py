@@ -45,6 +45,16 @@ class OpenFlow:
         self._wanted: Rates | None = None
         self._calm_beats = 0
         self.is_registered = False
+        self.heard_at = clock.monotonic()
+        """When it last told what was surely heard: its silence is counted from then at the
+        earliest. While it was not heard yet: from before it was registered."""
+        self.is_news = False
+        """What it heard last is not known yet to act on."""
+
+    @property
+    def terms(self) -> Terms:
+        """What it may take, as it last heard."""
+        return self._terms
 
     @property
     def reading(self) -> Pacer:

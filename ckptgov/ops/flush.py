@@ -23,7 +23,7 @@ from ckptgov.errors import (
 from ckptgov.model.checkpoint import Manifest, RunIdentity
 from ckptgov.model.facts import Finding
 from ckptgov.model.movement import FlushAnswer, FlushedCheckpoint, FlushSkip, FlushState
-from ckptgov.model.pacing import FlowState
+from ckptgov.model.pacing import FlowClass, FlowState
 from ckptgov.model.settings import Link, Proof, TierSettings
 from ckptgov.ops.context import Context
 from ckptgov.ops.copy_lease import CopyLease, arriving, copy_lease
@@ -51,13 +51,14 @@ Stop = Callable[[], bool]
 
 class FlushRequest(Struct, frozen=True, kw_only=True):
     """What to flush: one run (or every run), one step or what the links choose, to one tier or
-    along every link."""
+    along every link; ``flow_class`` instead of the one the plan gives."""
 
     run: str | None
     step: int | None = None
     target: str | None = None
     node: str | None = None
     dry_run: bool = False
+    flow_class: FlowClass | None = None
 
 
 class RunOverLink(Struct, frozen=True, kw_only=True):
@@ -88,7 +89,7 @@ def flush(context: Context, request: FlushRequest, *, stop: Stop = lambda: False
         try:
             for each in _over_links(context, request, name):
                 overs.append(each)
-                work += [(item, each) for item in each.plan.items]
+                work += [(_urgent(item, request), each) for item in each.plan.items]
                 skips += [_skip(one, each.target) for one in each.plan.skips]
         except CouldNotLook as error:
             if request.run is not None:
@@ -115,6 +116,11 @@ def flush(context: Context, request: FlushRequest, *, stop: Stop = lambda: False
     return FlushAnswer(
         checkpoints=tuple(done), skips=tuple(skips), error=_error_of(request, done, skips, refused)
     )
+
+
+def _urgent(item: FlushItem, request: FlushRequest) -> FlushItem:
+    flow_class = request.flow_class
+    return item if flow_class is None else replace(item, flow_class=flow_class)
 
 
 def _hold_all(work: Sequence[tuple[FlushItem, RunOverLink]]) -> None:
@@ -257,10 +263,16 @@ def _under_way(
 
 
 def _unseen(context: Context, run_id: str, looks: Sequence[RunLook]) -> frozenset[str]:
-    """Tiers of which a place of the run could not be looked at: a node that is off, mostly."""
+    """Tiers of which a place of the run could not be looked at: a node that is off, mostly.
+
+    An agent sees no disk but its own node's, and knows of no other.
+    """
     seen = {look.place.uuid for look in looks}
     away = {root.place for root in context.catalog.roots_of(run_id)} - seen
-    return frozenset(one.tier for one in context.catalog.places() if one.place in away)
+    unseen = {one.tier for one in context.catalog.places() if one.place in away}
+    if context.here is not None:
+        unseen |= {one.name for one in context.settings.tiers if one.node is not None}
+    return frozenset(unseen)
 
 
 def _roots_at(

@@ -70,9 +70,13 @@ class Moving:
         key = (place.tier, place.node)
         if key not in self._flows:
             target = self._target if self._writing is None else None
-            if target is not None and target.node not in (None, place.node):
-                target = None  # the budgets of another node's disk: a flow of its own
-            self._flows[key] = self._open(place, target=target)
+            is_paced_there = getattr(place.storage, "paces_itself", False)
+            if is_paced_there or target is None or target.node in (None, place.node):
+                # What another node's agent sends is taken from its disk's budgets there.
+                source = None if is_paced_there else place
+                self._flows[key] = self._open(source, target=target)
+            else:  # the budgets of another node's disk: a flow of its own
+                self._flows[key] = self._open(place, target=None)
         return self._flows[key]
 
     def _open(self, source: Place | None, *, target: Place | None) -> OpenFlow:

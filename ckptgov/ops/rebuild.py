@@ -77,13 +77,16 @@ def rebuild(context: Context, roots: Sequence[str], *, dry_run: bool = False) ->
     uuid, epoch = _adopted(identities, own.uuid, own.epoch)
     if dry_run:
         return Rebuilt(runs=0, checkpoints=0, tiers=len(identities), epoch=epoch)
-    context.catalog.wipe_facts()
-    context.catalog.adopt_identity(uuid, epoch)
-    context.forget_places()
     runs: set[str] = set()
-    for tier in tiers:
-        if tier.root in identities:
-            failed += _read_tier(context, tier, runs, uuid=uuid, epoch=epoch)
+    # One transaction, however long it takes: a run of which one tier was read and another was not
+    # would lack marks and newer steps, to a service that answers meanwhile or after a crash.
+    with context.catalog.transaction():
+        context.catalog.wipe_facts()
+        context.catalog.adopt_identity(uuid, epoch)
+        context.forget_places()
+        for tier in tiers:
+            if tier.root in identities:
+                failed += read_tier(context, tier, runs, uuid=uuid, epoch=epoch)
     count = sum(len(context.catalog.checkpoints(run_id)) for run_id in runs)
     error = None
     if failed:
@@ -133,9 +136,13 @@ def _adopted(identities: dict[str, TierIdentity], own_uuid: str, own_epoch: int)
     return uuid, max(epochs, default=own_epoch) + 1
 
 
-def _read_tier(
+def read_tier(
     context: Context, tier: TierSettings, runs: set[str], *, uuid: str, epoch: int
 ) -> list[CkptgovError]:
+    """Take over into the catalog what a tier tells; ids of its runs go into ``runs``.
+
+    Gives back what could not be read; all the rest was.
+    """
     failed: list[CkptgovError] = []
     try:
         place = context.place(tier)

@@ -22,6 +22,7 @@ from ckptgov.model.facts import Depth, Note, Query, Sighting
 from ckptgov.model.pacing import FlowClass
 from ckptgov.model.settings import Scope, TierSettings
 from ckptgov.ops.context import Context
+from ckptgov.ops.digesting import split_digests
 from ckptgov.ops.moving import paced_reading
 from ckptgov.ops.record import record_look, record_run
 from ckptgov.ops.tiers import tier_for, tier_made_for
@@ -33,7 +34,7 @@ from ckptgov.work.locate import Location, endpoint_of, locate, normal_path, open
 from ckptgov.work.look import RunLook
 from ckptgov.work.restart import default_name
 from ckptgov.work.runroots import run_roots_below
-from ckptgov.work.scan import ScanProgress, SealedNow, pending_bytes, prepare, scan_steps
+from ckptgov.work.scan import Elsewhere, ScanProgress, SealedNow, pending_bytes, prepare, scan_steps
 from ckptgov.work.tier import Place
 
 
@@ -52,8 +53,11 @@ def scan(
     *,
     run: str | None = None,
     node: str | None = None,
+    elsewhere: Elsewhere | None = None,
 ) -> ScanAnswer:
     """Scan directories, or every tier declared ``ingest``.
+
+    ``elsewhere`` has others digest what is large; by default the agents of a cluster, if any.
 
     Raises:
         UsageError: nothing to scan, or ``run`` is given for several run roots.
@@ -68,9 +72,13 @@ def scan(
         )
     started: list[RunAtPlace] = []
     refused: list[CkptgovError] = []
+    if elsewhere is None and context.shared is not None:
+        elsewhere = split_digests(context)
     for tier, below in roots:
         try:
-            started.append(_start(context, tier, below, run=run))
+            one = _start(context, tier, below, run=run)
+            one.progress.elsewhere = elsewhere
+            started.append(one)
         except CkptgovError as error:
             refused.append(error)
     looks = [one.look for one in started]

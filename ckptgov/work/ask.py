@@ -216,12 +216,16 @@ def resume_at(chosen: CheckpointFacts, root: str, name: str) -> ResumeArgs:
 
 
 def nearest_copy(copies: Sequence[CopyFacts], *, node: str | None) -> CopyFacts | None:
-    """Where the asking node reads it: its own disk, then a shared place, then any whole copy."""
+    """Where the asking node reads it: its own disk, then a shared place, then another node's.
+
+    A whole copy wherever one lies: what a path names is to load by itself (P1). A part only where
+    there is nothing else.
+    """
     usable = [one for one in copies if one.is_reachable and not one.findings] or list(copies)
 
     def distance(one: CopyFacts) -> tuple[int, int]:
         near = 0 if node is not None and one.node == node else 1 if one.node is None else 2
-        return (near, 0 if one.shards is None else 1)
+        return (0 if one.shards is None else 1, near)
 
     return min(usable, key=distance, default=None)
 

@@ -33,7 +33,7 @@ from ckptgov.model.facts import (
     Sighting,
     Survey,
 )
-from ckptgov.model.journal import Lost, NumberedRecord, Sealed
+from ckptgov.model.journal import Lost, NumberedRecord, Sealed, begins_at_zero
 from ckptgov.planning.lines import Lines, ordered, read_lines
 from ckptgov.storage.mounts import FileSystem
 from ckptgov.work import addresses
@@ -395,8 +395,9 @@ class RunLook(Closing):
         )
 
     def is_untouched(self) -> bool:
-        """No checkpoint, no manifest, no record: nothing says there ever was one."""
-        return not self.survey.found and not self.stored and not self.records
+        """No checkpoint, no manifest, no record of one: nothing says there ever was one."""
+        is_told = not all(begins_at_zero(item.record) for item in self.records)
+        return not self.survey.found and not self.stored and not is_told
 
 
 def look_settings(place: Place, clock: Clock, *, clock_margin_s: float) -> LookSettings:

@@ -250,9 +250,9 @@ class RunStore:
             raise Malformed(f"{path}: holds no decision for restart id {restart_id!r}")
         return record
 
-    def parts(self, name: str) -> tuple[Part, ...]:
-        """The parts of one save that lie here and decode."""
-        prefix = file_name_of(name) + "."
+    def parts(self, name: str | None = None) -> tuple[Part, ...]:
+        """The parts that lie here and decode: of the save called ``name``, or of every one."""
+        prefix = "" if name is None else file_name_of(name) + "."
         parts = []
         for file in self._names("parts"):
             if not file.startswith(prefix):
@@ -262,7 +262,7 @@ class RunStore:
                 part = decode_part(self._read(path), where=path)
             except Malformed:
                 continue
-            if part.name == name:
+            if name is None or part.name == name:
                 parts.append(part)
         return tuple(parts)
 

@@ -6,7 +6,7 @@ Killed at any point, the next scan converges.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -33,6 +33,22 @@ from ckptgov.work.seal import (
     record_sealed,
 )
 from ckptgov.work.verify import verify_sealed
+
+Elsewhere = Callable[[RunLook, Sighting], Digested | None]
+"""Digests of a proven candidate that others made; None: there are none, digest it here.
+
+Raises ``NotYet`` while others are at it.
+"""
+
+
+class NotYet(CkptgovError):
+    """Others are digesting a candidate: it is sealed by a later scan."""
+
+    kind = "being-digested"
+
+    def __init__(self, name: str, evidence: str) -> None:
+        super().__init__(f"{name}: {evidence}")
+        self.finding = Finding(Reason.UNVERIFIED, name, evidence)
 
 
 class SealedNow(Struct, frozen=True, kw_only=True):
@@ -61,6 +77,7 @@ class ScanProgress(Struct, kw_only=True):
     lost: list[str] = field(default_factory=list)
     doubts: tuple[Finding, ...] = ()
     notes: list[Note] = field(default_factory=list)
+    elsewhere: Elsewhere | None = None
 
 
 def prepare(look: RunLook, identity: RunIdentity) -> ScanProgress:
@@ -247,8 +264,9 @@ def _seal_sighting(
             author=author,
             settings=settings,
             first_seen_at_ns=progress.first_seen.get((sighting.name, sighting.found.variant)),
+            digested=progress.elsewhere(look, sighting) if progress.elsewhere else None,
         )
-    except NotStill as error:
+    except (NotStill, NotYet) as error:
         progress.sightings.append(replace(sighting, findings=(error.finding,)))
         return None
     except (StorageError, Malformed) as error:
@@ -269,21 +287,25 @@ def seal(
     first_seen_at_ns: int | None = None,
     save_id: str | None = None,
     metrics: tuple[tuple[str, str], ...] = (),
+    digested: Digested | None = None,
 ) -> Manifest:
     """Seal one proven checkpoint: shards durable, digested, manifest, receipt, record.
+
+    ``digested``: others made it durable and digested it; its tokens hold.
 
     Raises:
         NotStill: it changed while it was read.
         StorageError: it could not be read, made durable or published.
     """
-    digested = digest_sighting(
-        look.place.storage,
-        sighting,
-        run_root=look.run_root,
-        clock=author.clock,
-        granularity_ns=look.granularity_ns,
-        settings=settings,
-    )
+    if digested is None:
+        digested = digest_sighting(
+            look.place.storage,
+            sighting,
+            run_root=look.run_root,
+            clock=author.clock,
+            granularity_ns=look.granularity_ns,
+            settings=settings,
+        )
     manifest = manifest_of(sighting, digested.shards)
     look.store.publish_manifest(manifest)
     if look.place.uuid is not None:

@@ -8,6 +8,7 @@ checkpoint alone, a missing receipt or record is added.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -25,7 +26,7 @@ from ckptgov.model.checkpoint import (
 from ckptgov.model.clock import Clock
 from ckptgov.model.facts import Finding, Reason, Sighting
 from ckptgov.model.files import Token
-from ckptgov.model.journal import LineOpened, NumberedRecord, Sealed
+from ckptgov.model.journal import LineOpened, NumberedRecord, Record, Sealed
 from ckptgov.planning.lines import NewSave, attempt_of, line_for_save
 from ckptgov.storage.contract import Storage
 from ckptgov.work.author import Author, sealed_record_id
@@ -51,6 +52,14 @@ class Digested(Struct, frozen=True, kw_only=True):
     tokens: tuple[tuple[str, Token], ...]
     oldest_mtime_ns: int
     newest_mtime_ns: int
+
+
+class Journal(Protocol):
+    """Where records are added."""
+
+    def append(self, record: Record) -> int:
+        """Add a record under the next free number and return that number."""
+        ...
 
 
 class NotStill(StorageError):
@@ -243,7 +252,7 @@ def publish_receipt(
 
 
 def record_sealed(
-    store: RunStore,
+    store: Journal,
     records: Sequence[NumberedRecord],
     manifest: Manifest,
     *,

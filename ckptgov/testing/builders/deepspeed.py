@@ -22,13 +22,15 @@ def write_deepspeed(
     bf16: bool = False,
     ranks: Iterable[int] | None = None,
     pointer: bool = True,
+    partition: int = 32,
     at_ns: int | None = WRITTEN_AT_NS,
 ) -> Path:
     """Write ``global_step<step>`` below ``parent``: ZeRO ``stage`` 0..3 over ``world_size`` ranks.
 
     ``ranks`` are those whose files were written here (default: all), as when each node has a disk
     of its own or a rank died; the common model file is always there (stages 0-2). ``pointer``
-    moves ``latest`` to it.
+    moves ``latest`` to it. ``partition``: how many elements, of 4 bytes, each rank's part of the
+    optimizer has.
     """
     directory = parent / f"global_step{step}"
     directory.mkdir(parents=True, exist_ok=True)
@@ -40,9 +42,8 @@ def write_deepspeed(
             _model_states(directory / f"{stem}_model_states.pt", step, world_size)
         if stage > 0:
             prefix = "bf16_" if bf16 else ""
-            _optimizer_states(
-                directory / f"{prefix}{stem}_optim_states.pt", step, world_size, stage
-            )
+            path = directory / f"{prefix}{stem}_optim_states.pt"
+            _optimizer_states(path, step, world_size, stage, partition)
     date_files(directory, at_ns=at_ns)
     if pointer:
         (parent / "latest").write_text(directory.name)
@@ -66,12 +67,12 @@ def _model_states(path: Path, step: int, world_size: int) -> None:
     write_torch_file(path, state, seed=f"{path.name}/{step}")
 
 
-def _optimizer_states(path: Path, step: int, world_size: int, stage: int) -> None:
+def _optimizer_states(path: Path, step: int, world_size: int, stage: int, partition: int) -> None:
     state = {
         "optimizer_state_dict": {
             "zero_stage": stage,
             "partition_count": world_size,
-            "single_partition_of_fp32_groups": [Tensor((32,))],
+            "single_partition_of_fp32_groups": [Tensor((partition,))],
         },
         "ds_version": _VERSION,
     }

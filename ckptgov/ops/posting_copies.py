@@ -1,0 +1,167 @@
+"""Copies and sealed checkpoints as a node's posts tell them, taken over along allowed edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+from ckptgov.catalog.catalog import Catalog
+from ckptgov.catalog.facts import PlacedCopy, SealedFacts
+from ckptgov.errors import Malformed
+from ckptgov.manifest.forms.manifests import decode_manifest
+from ckptgov.model.copies import TRANSITIONS, CopyState
+from ckptgov.wire.facts import Post, PostedCopy, PostedSealed, unpacked
+
+_DECIDED = frozenset({CopyState.CONDEMNED, CopyState.TRASHING, CopyState.TRASHED, CopyState.PURGED})
+_COMPARED = frozenset({CopyState.VERIFIED, CopyState.CORRUPT})
+
+
+def apply_copies(catalog: Catalog, post: Post, at_ns: int) -> tuple[str, ...]:
+    """Copies and what is sealed; the content ids whose manifests are lacking."""
+    assert post.run is not None
+    run_id = post.run.run_id
+    for one in post.sealed:
+        catalog.put_sealed(*_sealed_facts(run_id, one))
+    sealed = {one.content_id: one.shard_count for one in catalog.checkpoints(run_id)}
+    here = {one.content_id: one for one in catalog.copies(run_id) if one.place == post.place.place}
+    wanted = []
+    for copy in post.copies:
+        if copy.content_id not in sealed:
+            wanted.append(copy.content_id)
+            continue
+        _check_coverage(copy, sealed[copy.content_id])
+        placed = _placed(run_id, post.place.place, copy)
+        held = here.get(copy.content_id)
+        if post.place.node is not None or _is_newer(placed, held):
+            put_copy(catalog, placed, held, at_ns)
+    if post.covers is not None and post.place.node is not None:
+        _lose_untold(catalog, post, here, at_ns)
+    return tuple(wanted)
+
+
+def _sealed_facts(run_id: str, one: PostedSealed) -> tuple[SealedFacts, bytes]:
+    raw = unpacked(one.manifest)
+    manifest = decode_manifest(raw, where=f"posted manifest of {one.content_id}")
+    if manifest.content_id != one.content_id:
+        raise Malformed(f"post: the manifest of {one.content_id} is of {manifest.content_id}")
+    facts = SealedFacts(
+        run_id=run_id,
+        content_id=manifest.content_id,
+        name=manifest.name,
+        step=manifest.step,
+        step_kind=manifest.step_kind,
+        layout=manifest.layout,
+        world_size=manifest.world_size,
+        purposes=manifest.purposes,
+        bytes=manifest.bytes,
+        shard_count=len(manifest.shards),
+        line=one.line,
+        attempt=one.attempt,
+        sealed_at_ns=one.sealed_at_ns,
+    )
+    return facts, raw
+
+
+def _check_coverage(copy: PostedCopy, shards: int) -> None:
+    if copy.coverage is None:
+        return
+    bits = int.from_bytes(copy.coverage, "little")
+    if len(copy.coverage) != (shards + 7) // 8 or bits >> shards:
+        raise Malformed(f"post: the coverage of {copy.content_id} is not of {shards} shards")
+
+
+def _placed(run_id: str, place: str, copy: PostedCopy) -> PlacedCopy:
+    return PlacedCopy(
+        run_id=run_id,
+        content_id=copy.content_id,
+        place=place,
+        name=copy.name,
+        state=copy.state,
+        coverage=copy.coverage,
+        evidence=copy.evidence,
+        verified_at_ns=copy.verified_at_ns,
+        findings=copy.findings,
+    )
+
+
+def _is_newer(copy: PlacedCopy, held: PlacedCopy | None) -> bool:
+    """Of a shared place everybody has a view; only a verdict by digest later than ours counts.
+
+    A copy that changed here since it was compared is compared again here: a verdict that was long
+    on its way may be older than the change.
+    """
+    if copy.state not in _COMPARED or copy.verified_at_ns is None:
+        return False
+    if copy.state is CopyState.VERIFIED and held is not None and held.state is CopyState.REOPENED:
+        return False
+    return held is None or (held.verified_at_ns or 0) < copy.verified_at_ns
+
+
+def _lose_untold(catalog: Catalog, post: Post, here: Mapping[str, PlacedCopy], at_ns: int) -> None:
+    assert post.covers is not None
+    above, until = post.covers
+    told = {one.content_id for one in post.copies}
+    for content_id, held in here.items():
+        is_covered = content_id > above and (until is None or content_id <= until)
+        # A copy that was merged here and not published there yet is not known there.
+        if is_covered and content_id not in told and held.state is not CopyState.SIGHTED:
+            lost = PlacedCopy(
+                run_id=held.run_id,
+                content_id=content_id,
+                place=held.place,
+                name=held.name,
+                state=CopyState.LOST,
+            )
+            put_copy(catalog, lost, held, at_ns)
+
+
+def put_copy(catalog: Catalog, copy: PlacedCopy, held: PlacedCopy | None, at_ns: int) -> None:
+    """Bring a copy to what was told of it, along allowed edges; what was decided here stands."""
+    if held is None:
+        catalog.put_copy(copy, at_ns)
+        return
+    if held.state in _DECIDED or held == copy:
+        return
+    evidence = copy.evidence if copy.verified_at_ns is not None else None
+    if copy.state is held.state:
+        if copy.verified_at_ns is None:
+            return
+        catalog.confirm(
+            copy.run_id,
+            copy.content_id,
+            copy.place,
+            expected=held.state,
+            at_ns=copy.verified_at_ns,
+            evidence=copy.evidence,
+            findings=copy.findings,
+            coverage=copy.coverage,
+        )
+        return
+    way = _way(held.state, copy.state)
+    for before, after in pairwise(way):
+        is_last = after is copy.state
+        catalog.transition(
+            copy.run_id,
+            copy.content_id,
+            copy.place,
+            expected=before,
+            to=after,
+            at_ns=at_ns,
+            evidence=evidence if is_last else None,
+            verified_at_ns=copy.verified_at_ns if is_last else None,
+            findings=copy.findings if is_last else None,
+            coverage=copy.coverage,
+            name=copy.name,
+        )
+
+
+def _way(start: CopyState, end: CopyState) -> tuple[CopyState, ...]:
+    """The shortest way from a state to another that offers nothing on it; empty: there is none."""
+    ways: list[tuple[CopyState, ...]] = [(start,)]
+    for way in ways:
+        for after in TRANSITIONS[way[-1]]:
+            if after is end:
+                return (*way, after)
+            if after not in way and after not in _DECIDED and after is not CopyState.VERIFIED:
+                ways.append((*way, after))
+    return ()
