@@ -1,4 +1,4 @@
-"""Composition: wires configuration to storage, catalog and operations behind the verbs.
+"""The verbs answered by this process: settings, catalog, storage and operations put together.
 
 Nothing is decided here. A directory is answered from looks alone, with no configuration and no
 catalog; a run's name goes through the catalog to its places. Heavy rooms are imported where they
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ckptgov.errors import CkptgovError, NoneRestorable, UnknownRun
+from ckptgov.client.address import is_run_name
+from ckptgov.errors import CkptgovError, NoneRestorable, UnknownRun, UsageError
 from ckptgov.model.answers import (
     LatestAnswer,
     RunListing,
@@ -36,9 +37,13 @@ from ckptgov.work.look import RunLook, look_settings
 from ckptgov.work.tier import Place
 
 if TYPE_CHECKING:
+    from ckptgov.model.checkpoint import Expect
     from ckptgov.model.movement import FlushAnswer, RestoreAnswer
-    from ckptgov.model.usage import ReconcileAnswer
+    from ckptgov.model.pacing import Budget, FlowFacts
+    from ckptgov.model.settings import NodeSettings, TierSettings
+    from ckptgov.model.usage import DuAnswer, ReconcileAnswer
     from ckptgov.ops.context import Context
+    from ckptgov.ops.runs import ListedRun
 
 Talk = Callable[[str], None]
 _HOME_NAMES = ("CKPTGOV_HOME", "XDG_STATE_HOME", "HOME")
@@ -94,7 +99,7 @@ class Governor:
             from ckptgov.config.load import load_settings
             from ckptgov.ops.context import Context
 
-            settings = load_settings(home_dir(self._environ))
+            settings = load_settings(home_dir(self._environ), self._environ)
             self._context = Context(
                 settings=settings,
                 author=self.author,
@@ -127,6 +132,12 @@ class Governor:
             return LatestAnswer(run=None, choice=empty, chosen=None, error=error)
         if asked.run is not None and asked.sealed_only:
             query = replace(query, min_evidence=Evidence.DIGEST)
+        return self.latest_of(asked, query, restart_id=restart_id, everything=everything)
+
+    def latest_of(
+        self, asked: ask.Asked, query: Query, *, restart_id: str | None, everything: bool
+    ) -> LatestAnswer:
+        """The same of a run whose places were looked up already."""
         restart = self._restart(asked, restart_id) if restart_id is not None else None
         told = ask.latest(asked, query, restart=restart, everything=everything)
         if everything and (told.choice.verdicts or told.chosen is not None):
@@ -149,10 +160,8 @@ class Governor:
         stop: Callable[[], bool] = lambda: False,
     ) -> RestoreAnswer:
         """Bring what ``latest`` offers, or one step, or the very ``content_id``, to a directory."""
-        from ckptgov.ops.bringing import RestoreRequest
-        from ckptgov.ops.restore import restore
-
-        request = RestoreRequest(
+        return self.restore_of(
+            self.asked(target, node=node, sealed_only=True),
             to=to,
             query=replace(query or Query(), step=step),
             content_id=content_id,
@@ -161,8 +170,37 @@ class Governor:
             node=node,
             hardlink=hardlink,
             dry_run=dry_run,
+            stop=stop,
         )
-        asked = self.asked(target, node=node, sealed_only=True)
+
+    def restore_of(
+        self,
+        asked: ask.Asked,
+        *,
+        to: str,
+        query: Query,
+        content_id: str | None,
+        from_tier: str | None,
+        match: tuple[str, ...],
+        node: str | None,
+        hardlink: bool,
+        dry_run: bool,
+        stop: Callable[[], bool],
+    ) -> RestoreAnswer:
+        """The same of a run whose places were looked up already."""
+        from ckptgov.ops.bringing import RestoreRequest
+        from ckptgov.ops.restore import restore
+
+        request = RestoreRequest(
+            to=to,
+            query=query,
+            content_id=content_id,
+            from_tier=from_tier,
+            match=match,
+            node=node,
+            hardlink=hardlink,
+            dry_run=dry_run,
+        )
         if not self._has_catalog():  # no arbiter to ask, and none is made for a restore
             return restore(self.context, asked, request, stop=stop)
         from ckptgov.ops.moving import known_rate, restoring
@@ -204,7 +242,7 @@ class Governor:
         from ckptgov.config.home import home_dir
         from ckptgov.config.load import load_settings
 
-        return endpoint_of(address, load_settings(home_dir(self._environ)).tiers)
+        return endpoint_of(address, load_settings(home_dir(self._environ), self._environ).tiers)
 
     def _asked_at(self, location: Location, *, node: str | None) -> ask.Asked:
         self._stack.callback(location.place.storage.close)
@@ -216,13 +254,14 @@ class Governor:
             node=node,
         )
 
-    def look(self, place: Place, run_root: str) -> RunLook:
+    def look(self, place: Place, run_root: str, partial: bool = False) -> RunLook:
         """A look at a run root that ends with this governor."""
         return self._stack.enter_context(
             RunLook(
                 place,
                 run_root,
                 look_settings(place, self._clock, clock_margin_s=Settings(home="").clock_margin_s),
+                partial=partial,
             )
         )
 
@@ -248,7 +287,7 @@ class Governor:
         from ckptgov.config.load import load_settings
         from ckptgov.work.seal import SealSettings
 
-        threads = load_settings(home_dir(self._environ)).digest_threads
+        threads = load_settings(home_dir(self._environ), self._environ).digest_threads
         return ask.verify(
             self.asked(target),
             level=level,
@@ -335,13 +374,80 @@ class Governor:
         node: str | None = None,
         metrics: tuple[tuple[str, str], ...] = (),
         dry_run: bool = False,
+        tier: str | None = None,
     ) -> SealedCheckpoint:
-        """Seal one checkpoint that its writer declares complete."""
+        """Seal one checkpoint that its writer declares complete.
+
+        With ``tier``, ``path`` lies below that tier's root.
+        """
         from ckptgov.ops.commit import commit
+
+        if tier is not None:
+            path = self._below_tier(tier, path, node)
 
         return commit(
             self.context, path, run=run, step=step, node=node, metrics=metrics, dry_run=dry_run
         )
+
+    def _below_tier(self, name: str, path: str, node: str | None) -> str:
+        tier = next(
+            (
+                one
+                for one in self.tiers()
+                if one.name == name and one.node in (None, node or one.node)
+            ),
+            None,
+        )
+        if tier is None:
+            raise UsageError(f"there is no tier {name!r}", hint="see 'ckptgov tier list'")
+        if path.startswith("/") or ".." in path.split("/"):
+            raise UsageError(f"{path}: with --tier, name it below the tier's root")
+        return f"{tier.root}/{path}"
+
+    def create_run(
+        self, name: str, *, root: str | None, expect: Expect | None, dry_run: bool = False
+    ) -> ListedRun:
+        """Register a run before its first checkpoint."""
+        from ckptgov.ops.runs import create_run
+
+        return create_run(self.context, name, root=root, expect=expect, dry_run=dry_run)
+
+    def runs(self) -> tuple[ListedRun, ...]:
+        """Every registered run, by name."""
+        from ckptgov.ops.runs import list_runs
+
+        return list_runs(self.context)
+
+    def tiers(self) -> tuple[TierSettings, ...]:
+        """The configured tiers."""
+        return self.context.settings.tiers
+
+    def budgets(self) -> tuple[tuple[TierSettings, ...], tuple[NodeSettings, ...], int]:
+        """Tiers and nodes with their budgets, and the percentage kept aside for lost flows."""
+        return _budgets(self.context.settings)
+
+    def change_budget(
+        self,
+        tier: str | None,
+        node: str | None,
+        change: Callable[[Budget], Budget],
+        *,
+        dry_run: bool = False,
+    ) -> tuple[tuple[TierSettings, ...], tuple[NodeSettings, ...], int]:
+        """Change what may be taken from a tier, or by a node; the budgets as they are then."""
+        from ckptgov.ops.budgets import change_budget
+
+        return _budgets(change_budget(self.context, tier, node, change, dry_run=dry_run))
+
+    def flows(self) -> tuple[FlowFacts, ...]:
+        """Who moves what at what rate, and who waits for what."""
+        return tuple(self.context.desk.facts())
+
+    def du(self, *, run: str | None = None, tier: str | None = None) -> DuAnswer:
+        """What takes room, by tier, run and state."""
+        from ckptgov.ops.du import du
+
+        return du(self.context, run=run, tier=tier)
 
     def mark_bad(
         self,
@@ -417,9 +523,13 @@ class Governor:
         return record
 
     def _has_catalog(self) -> bool:
-        from ckptgov.config.home import home_dir
+        from ckptgov.config.home import config_path, home_dir
 
-        return os.path.lexists(os.path.join(home_dir(self._environ), "catalog.sqlite"))
+        home = home_dir(self._environ)
+        if os.path.lexists(os.path.join(home, "catalog.sqlite")):
+            return True
+        is_told = self._environ.get("CKPTGOV_CATALOG") or os.path.lexists(config_path(home))
+        return bool(is_told) and self.context.settings.catalog_url is not None
 
     def _restart(self, asked: ask.Asked, restart_id: str) -> ask.RestartRequest:
         from ckptgov.work.decide import check_restart_id
@@ -430,12 +540,7 @@ class Governor:
         return request(asked, restart_id, author=self.author, settings=SealSettings())
 
 
-def is_run_name(target: str) -> bool:
-    """Whether a word is a run's name rather than a path.
-
-    A word with a slash that is a directory here is that directory; a bare word is a run's name
-    first, so that a directory that happens to lie here cannot stand in for it.
-    """
-    if target.startswith(("/", ".", "~")) or "://" in target:
-        return False
-    return "/" not in target or not os.path.isdir(target)
+def _budgets(
+    settings: Settings,
+) -> tuple[tuple[TierSettings, ...], tuple[NodeSettings, ...], int]:
+    return settings.tiers, settings.nodes, settings.fallback_percent
