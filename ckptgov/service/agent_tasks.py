@@ -1,0 +1,114 @@
+"""What an agent does when the service asks: each kind of task, carried out on the node's disks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ckptgov.errors import CkptgovError, Interrupted, UsageError
+from ckptgov.model.cluster import TaskFacts, TaskKind
+from ckptgov.model.pacing import FlowClass
+from ckptgov.model.settings import Scope
+from ckptgov.ops.context import Context
+from ckptgov.ops.flush import FlushRequest, flush
+from ckptgov.ops.own_disks import meet_targets
+from ckptgov.ops.own_parts import digest_range, publish_merged
+from ckptgov.service.payloads import payload_of
+from ckptgov.service.runners import Ended, Stop
+from ckptgov.service.runners import verify as verify_
+from ckptgov.wire.movement import flushed
+from ckptgov.wire.parts import decode_digest, decode_publish, encode_payload
+
+KINDS = frozenset(
+    {TaskKind.SCAN, TaskKind.DIGEST, TaskKind.PUBLISH, TaskKind.FLUSH, TaskKind.VERIFY}
+)
+
+Look = Callable[[], Ended]
+"""The agent's own look at its disks."""
+
+
+class NodeFlush(Struct, frozen=True, kw_only=True):
+    """A FLUSH task of a node: what any flush says, and how urgent it is."""
+
+    run: str | None = None
+    step: int | None = None
+    to: str | None = None
+    sources: tuple[str, ...] | None = None
+    flow_class: FlowClass | None = None
+
+
+def carry_out(context: Context, task: TaskFacts, *, node: str, look: Look, stop: Stop) -> Ended:
+    """Do what a task asks.
+
+    Raises:
+        CkptgovError: nothing was done; Interrupted where ``stop`` said so.
+    """
+    match task.task.kind:
+        case TaskKind.SCAN:
+            return look()
+        case TaskKind.PUBLISH:
+            content_id = publish_merged(context, decode_publish(task.task.payload), node=node)
+            return Ended(document={"content_id": content_id})
+        case TaskKind.DIGEST:
+            outcome = digest_range(context, decode_digest(task.task.payload))
+            return Ended(document=json.loads(encode_payload(outcome)))
+        case TaskKind.FLUSH:
+            return _flush(context, task, node, stop)
+        case TaskKind.VERIFY:
+            return verify_(context, task, stop)
+    raise UsageError(f"an agent does not know tasks of the kind {task.task.kind}")
+
+
+def _flush(context: Context, task: TaskFacts, node: str, stop: Stop) -> Ended:
+    payload = payload_of(task, NodeFlush)
+    run = payload.run or task.task.for_run
+    request = FlushRequest(
+        run=run,
+        step=payload.step,
+        target=payload.to or _any_shared_tier(context),
+        node=node,
+        flow_class=payload.flow_class,
+    )
+    if payload.sources is not None:
+        links = tuple(one for one in context.settings.links if one.source in payload.sources)
+        context.settings = replace(context.settings, links=links)
+    meet_targets(context)
+    answer = flush(context, request, stop=stop)
+    if isinstance(answer.error, Interrupted):
+        raise answer.error
+    return Ended(document=flushed(answer), error=answer.error)
+
+
+def is_urgent(task: TaskFacts) -> bool:
+    """Whether it is the flush of what a node that goes away alone holds."""
+    if task.task.kind is not TaskKind.FLUSH:
+        return False
+    try:
+        return payload_of(task, NodeFlush).flow_class is FlowClass.EMERGENCY
+    except UsageError:
+        return False  # it fails when it is carried out
+
+
+def _any_shared_tier(context: Context) -> str | None:
+    """Where to, when no link of this node says so: the first tier that others see as well."""
+    if context.settings.links:
+        return None
+    shared = (one.name for one in context.settings.tiers if one.scope is Scope.SHARED)
+    return next(shared, None)
+
+
+def is_done(task: TaskFacts, error: CkptgovError | None) -> bool:
+    """Partly done is done; a verification that found bad bytes did what it is for."""
+    if error is None or error.exit_code == 3:
+        return True
+    return task.task.kind is TaskKind.VERIFY and error.exit_code == 5
+
+
+def outcome_of(document: Mapping[str, Any]) -> bytes:
+    """An outcome as a task keeps it."""
+    return msgspec.json.encode(document)

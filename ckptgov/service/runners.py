@@ -1,0 +1,185 @@
+"""How each kind of task is carried out: its payload, the operation, the document it ends with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ckptgov.errors import CkptgovError, CouldNotLook, Interrupted, UnknownRun, UsageError
+from ckptgov.model.answers import VerifyAnswer
+from ckptgov.model.cluster import TaskFacts, TaskKind
+from ckptgov.model.settings import TierSettings
+from ckptgov.ops.context import Context
+from ckptgov.service.payloads import (
+    FlushPayload,
+    ReconcilePayload,
+    ScanPayload,
+    VerifyPayload,
+    payload_of,
+)
+from ckptgov.wire import documents
+from ckptgov.wire.documents import Document
+from ckptgov.work import addresses
+
+Stop = Callable[[], bool]
+
+
+class Ended(Struct, frozen=True, kw_only=True):
+    """What a task came to: the document its command would have printed, and the error in it."""
+
+    document: Document
+    error: CkptgovError | None = None
+
+
+class Runner(Protocol):
+    """Carries out one task. ``stop`` says that the task is to be given back, or was taken over.
+
+    Raises:
+        CkptgovError: nothing was done; Interrupted where ``stop`` said so.
+    """
+
+    def __call__(self, context: Context, task: TaskFacts, stop: Stop) -> Ended: ...
+
+
+def scan(context: Context, task: TaskFacts, stop: Stop) -> Ended:
+    """Discover and seal at tiers, or in the places of runs."""
+    from ckptgov.ops.scan import scan as scan_
+
+    payload = payload_of(task, ScanPayload)
+    runs = payload.runs if payload.runs is not None else _own_run(task)
+    if runs is not None:
+        directories = [where for run in runs for where in _roots_of(context, run)]
+    else:
+        directories = []
+        context.settings = replace(
+            context.settings, tiers=_only_ingest(context.settings.tiers, payload.tiers)
+        )
+    answer = scan_(context, directories, node=None)
+    return Ended(document=documents.scan(answer), error=answer.error)
+
+
+def flush(context: Context, task: TaskFacts, stop: Stop) -> Ended:
+    """Bring checkpoints over links, or where they were asked for."""
+    from ckptgov.ops.flush import FlushRequest
+    from ckptgov.ops.flush import flush as flush_
+    from ckptgov.wire.movement import flushed
+
+    payload = payload_of(task, FlushPayload)
+    if payload.sources is not None:
+        links = tuple(one for one in context.settings.links if one.source in payload.sources)
+        context.settings = replace(context.settings, links=links)
+    run = payload.run or task.task.for_run
+    request = FlushRequest(run=run, step=payload.step, target=payload.to)
+    answer = flush_(context, request, stop=stop)
+    _interrupt(stop)
+    return Ended(document=flushed(answer), error=answer.error)
+
+
+def verify(context: Context, task: TaskFacts, stop: Stop) -> Ended:
+    """Compare one run again, or a turn of the rotation at some tiers."""
+    from ckptgov.ops.scrub import scrub
+
+    payload = payload_of(task, VerifyPayload)
+    run = payload.run or task.task.for_run
+    if run is not None:
+        answer = _verify_run(context, run, payload)
+    else:
+        tiers = payload.tiers or tuple(one.name for one in context.settings.tiers)
+        answer = scrub(context, tiers, share_s=payload.share_s, stop=stop)
+        _interrupt(stop)
+    return Ended(document=documents.verify(answer), error=answer.error)
+
+
+def _verify_run(context: Context, run: str, payload: VerifyPayload) -> VerifyAnswer:
+    from ckptgov.ops.verify import verify as verify_
+
+    asked = context.asked(run)
+    if asked is None:
+        raise UnknownRun(f"no run {run!r} is registered")
+    return verify_(context, asked, level=payload.level, dry_run=False)
+
+
+def reconcile(context: Context, task: TaskFacts, stop: Stop) -> Ended:
+    """Bring the catalog up to what lies at tiers, and clear what dead movers left."""
+    from ckptgov.ops.reconcile import reconcile as reconcile_
+    from ckptgov.wire.usage import reconciled
+
+    payload = payload_of(task, ReconcilePayload)
+    tiers = payload.tiers or None
+    answer = reconcile_(context, tiers=tiers, older_than_s=payload.older_than_s)
+    return Ended(document=reconciled(answer), error=answer.error)
+
+
+def back_up(context: Context, task: TaskFacts, stop: Stop) -> Ended:
+    """A copy of the catalog to the tier that the settings name, and the oldest ones away."""
+    from ckptgov.ops.backup import back_up as back_up_
+    from ckptgov.ops.backup import told
+
+    service = context.settings.service
+    if service.backup_tier is None:
+        raise UsageError("no tier is named that keeps copies of the catalog")
+    answer = back_up_(context, service.backup_tier, keep=service.backups_kept)
+    return Ended(document=told(answer))
+
+
+RUNNERS: Mapping[TaskKind, Runner] = {
+    TaskKind.SCAN: scan,
+    TaskKind.FLUSH: flush,
+    TaskKind.VERIFY: verify,
+    TaskKind.RECONCILE: reconcile,
+    TaskKind.BACKUP: back_up,
+}
+
+
+def _own_run(task: TaskFacts) -> tuple[str, ...] | None:
+    return (task.task.for_run,) if task.task.for_run is not None else None
+
+
+def _only_ingest(
+    tiers: Sequence[TierSettings], names: Sequence[str] | None
+) -> tuple[TierSettings, ...]:
+    """The tiers, of which only those named are scanned.
+
+    Raises:
+        UsageError: one of them is not to be scanned, or not from here.
+    """
+    if names is None:
+        return tuple(tiers)
+    for name in names:
+        if not any(one.name == name and one.ingest for one in tiers):
+            raise UsageError(
+                f"tier {name!r} is not scanned from here",
+                hint="only tiers declared ingest are, and a node's disk by its own agent",
+            )
+    return tuple(replace(one, ingest=one.ingest and one.name in names) for one in tiers)
+
+
+def _roots_of(context: Context, run: str) -> list[str]:
+    """Where a run lies on scanned tiers that this process sees.
+
+    Raises:
+        UnknownRun: no such run is registered.
+        CouldNotLook: nowhere of that.
+    """
+    found = context.catalog.run_by_name(run)
+    if found is None:
+        raise UnknownRun(f"no run {run!r} is registered", hint="'ckptgov run list' shows the runs")
+    places = {one.place: one for one in context.catalog.places()}
+    roots = [
+        addresses.join(tier.root, root.path)
+        for root in context.catalog.roots_of(found.identity.run_id)
+        if (place := places.get(root.place)) is not None
+        and (tier := context.tier_of(place.root, place.node)) is not None
+        and tier.ingest
+    ]
+    if not roots:
+        raise CouldNotLook(f"run {run} lies on no scanned tier that is seen from here")
+    return roots
+
+
+def _interrupt(stop: Stop) -> None:
+    if stop():
+        raise Interrupted("told to stop; what was done stays done")
