@@ -8,8 +8,17 @@ from typing import Annotated
 import typer
 
 from ckptgov.errors import UsageError
-from ckptgov_cli import moving
-from ckptgov_cli.options import EXIT_CODES, DryRun, Json, Node, Target, opened_governor
+from ckptgov_cli import agent, launching, moving, serve, service_verbs
+from ckptgov_cli.options import (
+    EXIT_CODES,
+    DryRun,
+    Json,
+    Node,
+    NoWait,
+    Target,
+    opened_governor,
+    opened_here,
+)
 from ckptgov_cli.tiers import tier_app
 
 app = typer.Typer(
@@ -25,7 +34,8 @@ catalog_app = typer.Typer(help="The catalog: an index that storage can always re
 app.add_typer(tier_app, name="tier")
 app.add_typer(run_app_, name="run")
 app.add_typer(catalog_app, name="catalog")
-moving.register(app)
+for part in (moving, launching, serve, agent, service_verbs):
+    part.register(app)
 
 
 def run_app(arguments: Sequence[str]) -> int:
@@ -70,6 +80,7 @@ def scan(
         str | None, typer.Option("--run", metavar="NAME", help="The run's name, for one run root.")
     ] = None,
     node: Node = None,
+    no_wait: NoWait = False,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
@@ -80,6 +91,10 @@ def scan(
     """
     from ckptgov_cli import render
 
+    if no_wait:
+        return service_verbs.begin_scan(
+            directories or [], run, other=dry_run or node is not None, as_json=json
+        )
     with opened_governor() as governor:
         answer = governor.scan(directories or [], run=run, node=node, dry_run=dry_run)
     return render.scan(answer, as_json=json, dry_run=dry_run)
@@ -98,6 +113,12 @@ def commit(
         list[str] | None,
         typer.Option("--metric", metavar="NAME=VALUE", help="A metric to record with it."),
     ] = None,
+    tier: Annotated[
+        str | None,
+        typer.Option(
+            "--tier", metavar="TIER", help="CHECKPOINT is a path below the root of this tier."
+        ),
+    ] = None,
     node: Node = None,
     dry_run: DryRun = False,
     json: Json = False,
@@ -112,7 +133,13 @@ def commit(
     metrics = _metrics(metric or [])
     with opened_governor() as governor:
         sealed = governor.commit(
-            path, run=run, step=step, node=node, metrics=metrics, dry_run=dry_run
+            path,
+            run=run,
+            step=step,
+            node=node,
+            metrics=metrics,
+            dry_run=dry_run,
+            tier=tier,
         )
     return render.commit(sealed, as_json=json, dry_run=dry_run)
 
@@ -143,6 +170,7 @@ def verify(
         str,
         typer.Option("--level", metavar="L", help="size, structure or digest."),
     ] = "digest",
+    no_wait: NoWait = False,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
@@ -156,6 +184,8 @@ def verify(
 
     if level not in tuple(VerifyLevel):
         raise UsageError(f"--level {level}: write size, structure or digest")
+    if no_wait:
+        return service_verbs.begin_verify(target, level, other=dry_run, as_json=json)
     with opened_governor() as governor:
         answer = governor.verify(target, level=VerifyLevel(level), dry_run=dry_run)
     return render.verify(answer, as_json=json)
@@ -357,7 +387,7 @@ def doctor(json: Json = False) -> int:
     """Check configuration, catalog and every tier; exit 9 if something fails."""
     from ckptgov_cli import render
 
-    with opened_governor() as governor:
+    with opened_here("doctor") as governor:
         from ckptgov.ops.doctor import doctor
 
         checks = doctor(governor.context)
@@ -399,9 +429,7 @@ def run_create(
     elif (expect_count, expect_marker, expect_step) != (None, None, None):
         raise UsageError("--expect-count, --expect-marker and --expect-step go with --expect-glob")
     with opened_governor() as governor:
-        from ckptgov.ops.runs import create_run
-
-        run = create_run(governor.context, name, root=root, expect=expect, dry_run=dry_run)
+        run = governor.create_run(name, root=root, expect=expect, dry_run=dry_run)
     return render.runs([run], as_json=json, dry_run=dry_run)
 
 
@@ -411,9 +439,7 @@ def run_list(json: Json = False) -> int:
     from ckptgov_cli import render
 
     with opened_governor() as governor:
-        from ckptgov.ops.runs import list_runs
-
-        runs = list_runs(governor.context)
+        runs = governor.runs()
     return render.runs(runs, as_json=json)
 
 
@@ -428,7 +454,7 @@ def catalog_rebuild(
     """Fill the catalog again from configuration, manifests, receipts and journals."""
     from ckptgov_cli import render
 
-    with opened_governor() as governor:
+    with opened_here("catalog rebuild") as governor:
         from ckptgov.ops.rebuild import rebuild
 
         rebuilt = rebuild(governor.context, roots or [], dry_run=dry_run)
@@ -440,8 +466,58 @@ def catalog_check(json: Json = False) -> int:
     """Compare the catalog with storage and name every difference; changes nothing."""
     from ckptgov_cli import render
 
-    with opened_governor() as governor:
+    with opened_here("catalog check") as governor:
         from ckptgov.ops.rebuild import check
 
         checks = check(governor.context, governor.context.catalog)
     return render.checks(checks, as_json=json)
+
+
+@catalog_app.command("backup", epilog=EXIT_CODES)
+def catalog_backup(
+    to: Annotated[
+        str, typer.Option("--to", metavar="FILE|TIER", help="A new file, or a shared tier's name.")
+    ],
+    keep: Annotated[
+        int | None,
+        typer.Option("--keep", metavar="N", min=1, help="At a tier: only the newest N stay."),
+    ] = None,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> int:
+    """Write the catalog to a file, or below a tier's root, and read it back.
+
+    Storage tells everything that matters again; this is faster, and has the rest: tokens, nodes,
+    events.
+    """
+    from ckptgov_cli import render
+
+    with opened_here("catalog backup") as governor:
+        from ckptgov.ops.backup import back_up
+
+        written = back_up(governor.context, to, keep=keep, dry_run=dry_run)
+    return render.backed_up(written, as_json=json, dry_run=dry_run)
+
+
+@catalog_app.command("restore", epilog=EXIT_CODES)
+def catalog_restore(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|TIER[/KEY]", help="What 'backup' wrote; of a tier alone the newest."
+        ),
+    ],
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> int:
+    """Fill an empty catalog from a file that 'catalog backup' wrote.
+
+    What happened since is read from the tiers afterwards, marks and rollbacks included.
+    """
+    from ckptgov_cli import render
+
+    with opened_here("catalog restore") as governor:
+        from ckptgov.ops.backup import restore_catalog
+
+        restored = restore_catalog(governor.context, source, dry_run=dry_run)
+    return render.restored_catalog(restored, as_json=json, dry_run=dry_run)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
+from ckptgov.client.address import is_named, is_run_name
 from ckptgov.errors import CkptgovError, UsageError
-from ckptgov.governor import open_governor
 from ckptgov.model.answers import LatestAnswer
 from ckptgov.model.checkpoint import Evidence, Purpose
 from ckptgov.model.facts import Query
+from ckptgov.wire.documents import latest as document
+from ckptgov.wire.documents import notes_of
 from ckptgov_cli import output
 from ckptgov_cli.exits import EXIT_CODES, code_of
 
 if TYPE_CHECKING:
     from ckptgov.model.movement import RestoreAnswer
+    from ckptgov.model.verbs import Launcher
     from ckptgov.wire.documents import Document
 
 DESCRIPTION = """\
@@ -26,6 +30,10 @@ TARGET is a run's name or a directory. A directory needs no configuration and no
 is written, except the record of the decision when --restart-id is given. The answer for an
 unsealed directory rests on the layout's own proof ("evidence": "structure"); --evidence digest
 accepts only checkpoints whose bytes were compared with a manifest.
+
+With CKPTGOV_URL set, a run's name is asked of the service there (CKPTGOV_TOKEN or
+CKPTGOV_TOKEN_FILE opens it). Where no answer comes, the tiers of this host are looked at instead,
+if it has any configured.
 """
 
 
@@ -126,31 +134,25 @@ def _answer(options: argparse.Namespace) -> int:
         # What is decided for all ranks must lie whole somewhere: not all of them may stage it.
         may_gather=is_staged and options.restart_id is None,
     )
-    staged: RestoreAnswer | None = None
-    with open_governor(talk=output.talk) as governor:
-        told = governor.latest(
-            options.target,
-            query,
-            restart_id=options.restart_id,
-            node=options.node,
-            place=options.place,
-            everything=options.explain or options.json,
-        )
-        if is_staged and told.chosen is not None and told.error is None:
-            staged = governor.restore(
-                options.target,
-                to=options.stage,
-                query=query,
-                content_id=told.chosen.content_id,
-                match=tuple(options.match),
-                node=options.node,
-            )
-    if options.json:
-        from ckptgov.wire.documents import latest as document
+    if is_named(os.environ) and is_run_name(options.target) and not is_staged:
+        told, staged = _told_by_service(options, query), None
+    else:
+        told, staged = _told(options, query)
+    return show(told, staged, explain=options.explain, as_json=options.json)
 
+
+def show(
+    told: LatestAnswer,
+    staged: RestoreAnswer | None = None,
+    *,
+    explain: bool,
+    as_json: bool,
+) -> int:
+    """The path alone on stdout; everything else is talk."""
+    if as_json:
         output.emit({**document(told), **_staged_document(staged)})
         return code_of(told.error)
-    if options.explain or told.error is not None:
+    if explain or told.error is not None:
         _explain(told)
     else:
         _warn(told)
@@ -161,6 +163,57 @@ def _answer(options: argparse.Namespace) -> int:
         _tell_faults(staged)
     output.line(staged.path if staged is not None else told.path or "")
     return 0
+
+
+def _told_by_service(options: argparse.Namespace, query: Query) -> LatestAnswer:
+    """The short way: neither storage nor catalog is imported unless the service is silent."""
+    from ckptgov.client.transport import Silent
+    from ckptgov.client.verbs import open_client
+
+    try:
+        with open_client(os.environ, talk=output.talk) as client:
+            return _latest_of(client, options, query)
+    except Silent as silent:
+        from ckptgov.governor.served import open_served
+
+        with open_served(environ=os.environ, talk=output.talk) as governor:
+            return governor.latest_without_service(
+                silent,
+                options.target,
+                query,
+                restart_id=options.restart_id,
+                node=options.node,
+                everything=options.explain or options.json,
+            )
+
+
+def _told(options: argparse.Namespace, query: Query) -> tuple[LatestAnswer, RestoreAnswer | None]:
+    from ckptgov_cli.opening import open_verbs
+
+    staged: RestoreAnswer | None = None
+    with open_verbs(os.environ, talk=output.talk) as governor:
+        told = _latest_of(governor, options, query)
+        if options.stage is not None and told.chosen is not None and told.error is None:
+            staged = governor.restore(
+                options.target,
+                to=options.stage,
+                query=query,
+                content_id=told.chosen.content_id,
+                match=tuple(options.match),
+                node=options.node,
+            )
+    return told, staged
+
+
+def _latest_of(launcher: Launcher, options: argparse.Namespace, query: Query) -> LatestAnswer:
+    return launcher.latest(
+        options.target,
+        query,
+        restart_id=options.restart_id,
+        node=options.node,
+        place=options.place,
+        everything=options.explain or options.json,
+    )
 
 
 def _staged_document(staged: RestoreAnswer | None) -> Document:
@@ -186,7 +239,7 @@ def _warn(told: LatestAnswer) -> None:
             f"{told.chosen.name}: proven by its layout's structure only; its bytes were not "
             "compared with a manifest here"
         )
-    for note in told.choice.notes:
+    for note in notes_of(told):
         if note.kind in ("alert", "unsettled-line", "unreachable"):
             output.talk(f"{note.kind}: {note.text}")
 
@@ -208,7 +261,7 @@ def _explain(told: LatestAnswer) -> None:
                 f"passed over {verdict.checkpoint.name}: {finding.reason.value}: "
                 f"{finding.path}: {finding.evidence}"
             )
-    for note in told.choice.notes:
+    for note in notes_of(told):
         output.talk(f"note: {note.kind}: {note.path}: {note.text}")
 
 

@@ -9,11 +9,13 @@ from typing import Annotated
 import typer
 
 from ckptgov.errors import UsageError
+from ckptgov_cli import service_verbs
 from ckptgov_cli.options import (
     EXIT_CODES,
     DryRun,
     Json,
     Node,
+    NoWait,
     Target,
     opened_governor,
     parsed,
@@ -55,6 +57,7 @@ def flush(
         float, typer.Option("--every", metavar="S", min=0.1, help="With --watch: seconds between.")
     ] = WATCH_S,
     node: Node = None,
+    no_wait: NoWait = False,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
@@ -70,6 +73,9 @@ def flush(
         raise UsageError("name a run, or --all", hint="see 'ckptgov flush --help'")
     if watch and (dry_run or json):
         raise UsageError("--watch goes with neither --dry-run nor --json")
+    if no_wait:
+        other = watch or dry_run or node is not None
+        return service_verbs.begin_flush(run, step, to, other=other, as_json=json)
     with stopping() as stop:
         while True:
             with opened_governor(word="moved") as governor:  # nothing stays open between passes
@@ -150,7 +156,7 @@ def flows(json: Json = False) -> int:
     from ckptgov_cli import render_moving
 
     with opened_governor() as governor:
-        found = governor.context.desk.facts()
+        found = governor.flows()
     return render_moving.flows(found, as_json=json)
 
 
@@ -165,9 +171,7 @@ def du(
     from ckptgov_cli import render_moving
 
     with opened_governor() as governor:
-        from ckptgov.ops.du import du as measure
-
-        answer = measure(governor.context, run=run, tier=tier)
+        answer = governor.du(run=run, tier=tier)
     return render_moving.usage(answer, as_json=json)
 
 
@@ -181,6 +185,7 @@ def reconcile(
             "--older-than", metavar="D", help="Age of left-overs that nobody works on, to go."
         ),
     ] = "7d",
+    no_wait: NoWait = False,
     dry_run: DryRun = False,
     json: Json = False,
 ) -> int:
@@ -193,6 +198,8 @@ def reconcile(
     from ckptgov_cli import render_moving
 
     older_than_s = parsed("--older-than", older_than, parse_duration)
+    if no_wait:
+        return service_verbs.begin_reconcile(tiers or [], older_than_s, other=dry_run, as_json=json)
     with opened_governor() as governor:
         answer = governor.reconcile(tiers or [], older_than_s=older_than_s, dry_run=dry_run)
     return render_moving.reconciled(answer, as_json=json, dry_run=dry_run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, TypeVar, overload
@@ -15,7 +16,9 @@ from ckptgov_cli.exits import EXIT_CODES as _CODES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ckptgov.client.verbs import Client
     from ckptgov.governor import Governor
+    from ckptgov_cli.opening import Verbs
 
 _T = TypeVar("_T")
 
@@ -32,21 +35,77 @@ Target = Annotated[
 ]
 
 
+NoWait = Annotated[
+    bool,
+    typer.Option("--no-wait", help="Of a service: only begin it, and print the task."),
+]
+
+
 @contextmanager
-def opened_governor(*, word: str = "read") -> Iterator[Governor]:
-    """The governor of this command; where a person watches, bytes are counted as ``word``."""
+def opened_governor(*, word: str = "read") -> Iterator[Verbs]:
+    """Who answers this command; where a person watches, bytes are counted as ``word``."""
+    from ckptgov_cli.opening import open_verbs
+
+    with (
+        _counting(word) as progress,
+        open_verbs(os.environ, talk=output.talk, progress=progress) as governor,
+    ):
+        yield governor
+
+
+@contextmanager
+def opened_here(what: str) -> Iterator[Governor]:
+    """The governor of this process, for what only the machine that holds the state can do.
+
+    Raises:
+        UsageError: a service is named: it is done where that runs.
+    """
+    from ckptgov.client.address import URL_VARIABLE, is_named
+
+    if is_named(os.environ):
+        raise UsageError(
+            f"{what}: cannot be asked of a service",
+            hint=f"run it where the service runs, with {URL_VARIABLE} unset",
+        )
     from ckptgov.governor import open_governor
 
+    with (
+        _counting("read") as progress,
+        open_governor(talk=output.talk, progress=progress) as governor,
+    ):
+        yield governor
+
+
+@contextmanager
+def opened_service(what: str) -> Iterator[Client]:
+    """The service that the environment names, for what only a service can do.
+
+    Raises:
+        UsageError: none is named.
+    """
+    from ckptgov.client.address import URL_VARIABLE, is_named
+
+    if not is_named(os.environ):
+        raise UsageError(
+            f"{what}: is asked of a service, and none is named",
+            hint=f"set {URL_VARIABLE} to where 'ckptgov serve' listens",
+        )
+    from ckptgov.client.verbs import open_client
+
+    with open_client(os.environ, talk=output.talk) as client:
+        yield client
+
+
+@contextmanager
+def _counting(word: str) -> Iterator[Callable[[int], None] | None]:
     if not sys.stderr.isatty():
-        with open_governor(talk=output.talk) as governor:
-            yield governor
+        yield None
         return
     from ckptgov_cli.progress import ByteCounter
 
     counter = ByteCounter(word)
     try:
-        with open_governor(talk=output.talk, progress=counter) as governor:
-            yield governor
+        yield counter
     finally:
         counter.close()
 

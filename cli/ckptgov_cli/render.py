@@ -14,15 +14,16 @@ from ckptgov.model.answers import (
     VerifyAnswer,
 )
 from ckptgov.model.facts import Finding, Note, Verdict
-from ckptgov.wire import documents
+from ckptgov.wire import documents, settings
 from ckptgov_cli import output
 from ckptgov_cli.exits import code_of
 
 if TYPE_CHECKING:
     from ckptgov.model.checkpoint import Manifest
     from ckptgov.model.journal import Record
+    from ckptgov.model.verbs import RegisteredRun
+    from ckptgov.ops.backup import BackedUp, RestoredCatalog
     from ckptgov.ops.rebuild import Rebuilt
-    from ckptgov.ops.runs import ListedRun
 
 MOST_FINDINGS = 10
 _HEADER = ("STEP", "NAME", "LAYOUT", "SIZE", "LINE", "EVIDENCE", "STATE")
@@ -264,24 +265,10 @@ def checks(found: Sequence[Check], *, as_json: bool) -> int:
     return 9 if failed else 0
 
 
-def runs(found: Sequence[ListedRun], *, as_json: bool, dry_run: bool = False) -> int:
+def runs(found: Sequence[RegisteredRun], *, as_json: bool, dry_run: bool = False) -> int:
     """The registered runs."""
     if as_json:
-        output.emit(
-            {
-                "dry_run": dry_run,
-                "runs": [
-                    {
-                        "run": one.name,
-                        "run_id": one.run_id or None,
-                        "roots": [documents.text(root) for root in one.roots],
-                        "checkpoints": one.checkpoints,
-                        "bytes": one.bytes,
-                    }
-                    for one in found
-                ],
-            }
-        )
+        output.emit(settings.runs(found, dry_run=dry_run))
         return 0
     if dry_run:
         output.talk("would create:")
@@ -308,6 +295,45 @@ def rebuilt(one: Rebuilt, *, as_json: bool, dry_run: bool) -> int:
     word = "would read" if dry_run else "read"
     output.line(
         f"{word} {one.tiers} tiers: {one.runs} runs, {one.checkpoints} sealed checkpoints, "
+        f"epoch {one.epoch}"
+    )
+    if one.error is not None:
+        output.complain(one.error)
+    return code_of(one.error)
+
+
+def backed_up(one: BackedUp, *, as_json: bool, dry_run: bool) -> int:
+    """Where the catalog was written to: what ``catalog restore`` takes."""
+    if as_json:
+        from ckptgov.ops.backup import told
+
+        output.emit(told(one, dry_run=dry_run))
+        return 0
+    for name in one.removed:
+        output.talk(f"removed {name}")
+    output.talk(f"{'would write' if dry_run else 'wrote'} {output.size(one.bytes)}")
+    output.line(one.path)
+    return 0
+
+
+def restored_catalog(one: RestoredCatalog, *, as_json: bool, dry_run: bool) -> int:
+    """What the catalog holds again."""
+    if as_json:
+        document: documents.Document = {
+            "dry_run": dry_run,
+            "path": documents.text(one.path),
+            "bytes": one.bytes,
+            "runs": one.runs,
+            "checkpoints": one.checkpoints,
+            "epoch": one.epoch,
+        }
+        output.emit(documents.with_error(document, one.error))
+        return code_of(one.error)
+    if dry_run:
+        output.line(f"would load {one.path}, {output.size(one.bytes)}")
+        return 0
+    output.line(
+        f"loaded {one.path}: {one.runs} runs, {one.checkpoints} sealed checkpoints, "
         f"epoch {one.epoch}"
     )
     if one.error is not None:

@@ -54,7 +54,8 @@ def flushed(answer: FlushAnswer, *, as_json: bool, quiet: bool = False) -> int:
 
 
 def _flush_row(one: FlushedCheckpoint) -> list[str]:
-    rate = f"{size(int(one.sent_bytes / one.took_s))}/s" if one.took_s and one.sent_bytes else "-"
+    took_s = round(one.took_s, 3)  # as a service tells it
+    rate = f"{size(int(one.sent_bytes / took_s))}/s" if took_s and one.sent_bytes else "-"
     sent = size(one.sent_bytes)
     if one.resumed_bytes:
         sent += f" (+{size(one.resumed_bytes)} there)"

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ckptgov.config.units import duration_text, rate_text
-from ckptgov.wire import documents
+from ckptgov.wire import settings as documents
 from ckptgov_cli import output
 
 if TYPE_CHECKING:
     from ckptgov.model.pacing import Budget
-    from ckptgov.model.settings import Link, Settings, TierSettings
+    from ckptgov.model.settings import Link, NodeSettings, TierSettings
 
 
 def tiers(found: Sequence[TierSettings], *, as_json: bool, dry_run: bool = False) -> int:
     """The configured tiers."""
     if as_json:
-        output.emit({"dry_run": dry_run, "tiers": [_tier(one) for one in found]})
+        output.emit(documents.tiers(found, dry_run=dry_run))
         return 0
     if dry_run:
         output.talk("would add:")
@@ -37,29 +37,6 @@ def tiers(found: Sequence[TierSettings], *, as_json: bool, dry_run: bool = False
     return 0
 
 
-def _tier(one: TierSettings) -> documents.Document:
-    return {
-        "name": one.name,
-        "root": documents.text(one.root),
-        "scope": one.scope.value,
-        "node": one.node,
-        "ingest": one.ingest,
-        "endpoint": one.endpoint,
-        "budget": _budget(one.budget),
-        "proof": one.proof.value if one.proof is not None else None,
-        "quota_bytes": one.quota_bytes,
-    }
-
-
-def _budget(one: Budget) -> dict[str, int | None]:
-    return {
-        "read_bytes_per_s": one.read_bytes_per_s,
-        "write_bytes_per_s": one.write_bytes_per_s,
-        "requests_per_s": one.requests_per_s,
-        "flows": one.flows,
-    }
-
-
 def _limits(one: Budget) -> list[str]:
     """Read, write, requests, flows; a dash where there is no limit."""
     return [
@@ -77,26 +54,27 @@ def _shown(one: Budget) -> str:
 
 
 def budgets(
-    settings: Settings, *, tier: str | None, node: str | None, as_json: bool, dry_run: bool
+    every_tier: Sequence[TierSettings],
+    every_node: Sequence[NodeSettings],
+    fallback_percent: int,
+    *,
+    tier: str | None,
+    node: str | None,
+    as_json: bool,
+    dry_run: bool,
 ) -> int:
     """Every budget, or those of one tier or node."""
     of_tiers = [
         one
-        for one in settings.tiers
+        for one in every_tier
         if tier in (None, one.name) and node in (None, one.node) and (tier or not node)
     ]
-    of_nodes = [] if tier else [one for one in settings.nodes if node in (None, one.name)]
+    of_nodes = [] if tier else [one for one in every_node if node in (None, one.name)]
     if as_json:
         output.emit(
-            {
-                "dry_run": dry_run,
-                "tiers": [
-                    {"tier": one.name, "node": one.node, "budget": _budget(one.budget)}
-                    for one in of_tiers
-                ],
-                "nodes": [{"node": one.name, "budget": _budget(one.budget)} for one in of_nodes],
-                "fallback_percent": settings.fallback_percent,
-            }
+            documents.budgets(
+                of_tiers, of_nodes, fallback_percent=fallback_percent, dry_run=dry_run
+            )
         )
         return 0
     if dry_run:
@@ -110,26 +88,13 @@ def budgets(
 def links(found: Sequence[Link], *, as_json: bool, dry_run: bool = False) -> int:
     """What flows where."""
     if as_json:
-        output.emit({"dry_run": dry_run, "links": [_link(one) for one in found]})
+        output.emit(documents.links(found, dry_run=dry_run))
         return 0
     if dry_run:
         output.talk("would add:")
     rows = [[one.source, one.target, _rules(one), "hold" if one.hold else "-"] for one in found]
     output.table(("FROM", "TO", "FLUSHES", "HOLD"), rows)
     return 0
-
-
-def _link(one: Link) -> documents.Document:
-    return {
-        "from": one.source,
-        "to": one.target,
-        "every": one.every,
-        "every_s": one.every_s,
-        "every_steps": one.every_steps,
-        "last": one.last,
-        "pins": list(one.pins),
-        "hold": one.hold,
-    }
 
 
 def _rules(one: Link) -> str:

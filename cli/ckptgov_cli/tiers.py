@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ckptgov.errors import UsageError
-from ckptgov_cli.options import EXIT_CODES, DryRun, Json, Node, opened_governor, parsed
+from ckptgov_cli.options import EXIT_CODES, DryRun, Json, Node, opened_governor, opened_here, parsed
 
 if TYPE_CHECKING:
     from ckptgov.model.pacing import Budget
@@ -109,7 +109,7 @@ def tier_add(
         proof=Proof(proof) if proof is not None else None,
         quota_bytes=parsed("--quota", quota, parse_bytes),
     )
-    with opened_governor() as governor:
+    with opened_here("tier add") as governor:
         from ckptgov.ops.tiers import add_tier
 
         added = add_tier(governor.context, tier, dry_run=dry_run)
@@ -122,7 +122,7 @@ def tier_list(json: Json = False) -> int:
     from ckptgov_cli import render_tiers
 
     with opened_governor() as governor:
-        tiers = governor.context.settings.tiers
+        tiers = governor.tiers()
     return render_tiers.tiers(tiers, as_json=json)
 
 
@@ -146,7 +146,7 @@ def tier_check(
     """
     from ckptgov_cli import render
 
-    with opened_governor() as governor:
+    with opened_here("tier check") as governor:
         from ckptgov.ops.tiers import check_tier
 
         chosen = _chosen(governor.context.settings.tiers, name, node)
@@ -190,15 +190,13 @@ def tier_budget(
     if is_change and name is None and node is None:
         raise UsageError("tier budget: say whose: NAME, or --node N")
     with opened_governor() as governor:
-        settings = governor.context.settings
+        found = governor.budgets()
         if name is not None:
-            _chosen(settings.tiers, name, node)
+            _chosen(found[0], name, node)
         if is_change:
-            from ckptgov.ops.budgets import change_budget
-
-            settings = change_budget(governor.context, name, node, change, dry_run=dry_run)
+            found = governor.change_budget(name, node, change, dry_run=dry_run)
     return render_tiers.budgets(
-        settings, tier=name, node=node, as_json=json, dry_run=dry_run and is_change
+        *found, tier=name, node=node, as_json=json, dry_run=dry_run and is_change
     )
 
 
@@ -252,7 +250,7 @@ def tier_link(
         pins=tuple(pin or ()),
         hold=hold,
     )
-    with opened_governor() as governor:
+    with opened_here("tier link") as governor:
         from ckptgov.ops.budgets import link_tiers
 
         added = link_tiers(governor.context, link, dry_run=dry_run)
@@ -265,9 +263,7 @@ def _duration_s(text: str) -> float:
     return float(parse_duration(text))
 
 
-def _chosen(
-    tiers: tuple[TierSettings, ...], name: str, node: str | None
-) -> tuple[TierSettings, ...]:
+def _chosen(tiers: Sequence[TierSettings], name: str, node: str | None) -> tuple[TierSettings, ...]:
     chosen = tuple(one for one in tiers if one.name == name and node in (None, one.node))
     if not chosen:
         where = f" on node {node}" if node is not None else ""
