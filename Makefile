@@ -6,7 +6,7 @@ SEED ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test check bench sweep format clean
+.PHONY: demo demo-cluster test test-torch check bench sweep format clean
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -18,8 +18,15 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	@$(BIN)/python tests/demo.py
 
+demo-cluster: $(STAMP)
+	@$(BIN)/python tests/cluster_demo.py
+
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 $(if $(SEED),--seed=$(SEED)) $(ARGS)
+
+test-torch: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch numpy
+	$(BIN)/python -m pytest tests/interop/test_torch.py tests/interop/test_torchrun.py $(ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .

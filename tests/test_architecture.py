@@ -20,9 +20,12 @@ LAYERS: dict[str, int] = {
     "catalog": 2,
     "planning": 2,
     "work": 3,
+    "client": 3,
     "ops": 4,
     "governor": 5,
-    "ckptgov_cli": 6,
+    "service": 6,
+    "integrations": 6,
+    "ckptgov_cli": 7,
 }
 """Room to layer: a room may import rooms of a lower number, and itself."""
 
@@ -30,6 +33,14 @@ ONLY_IN: dict[str, frozenset[str]] = {
     "sqlmodel": frozenset({"catalog"}),
     "sqlalchemy": frozenset({"catalog"}),
     "sqlite3": frozenset({"catalog"}),
+    "alembic": frozenset({"catalog"}),
+    "psycopg": frozenset({"catalog"}),
+    "fastapi": frozenset({"service"}),
+    "starlette": frozenset({"service"}),
+    "pydantic": frozenset({"service"}),
+    "uvicorn": frozenset({"service"}),
+    "apscheduler": frozenset({"service"}),
+    "prometheus_client": frozenset({"service"}),
     "yaml": frozenset({"config"}),
     "typer": frozenset({"ckptgov_cli"}),
     "rich": frozenset({"ckptgov_cli"}),

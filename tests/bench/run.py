@@ -18,6 +18,7 @@ import digesting
 import moving
 import object_store
 import sealing
+import serving
 import starting
 import verifying
 from rounds import Plan
@@ -30,6 +31,7 @@ ROWS: dict[str, Callable[[Plan], Iterator[Line]]] = {
     "verify": verifying.lines,
     "flush": moving.lines,
     "s3": object_store.lines,
+    "serve": serving.lines,
 }
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ckptgov.catalog import database
+from ckptgov.catalog import sqlite
 from ckptgov.catalog.catalog import Catalog
 from ckptgov.catalog.flowfacts import FlowOwner, RegisteredFlow
 from ckptgov.errors import LeaseLost
@@ -115,7 +115,7 @@ class Office:
 
 @pytest.fixture
 def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Office]:
-    monkeypatch.setattr(database, "_FLEETING_PRAGMAS", ("PRAGMA busy_timeout=10",))
+    monkeypatch.setattr(sqlite, "_FLEETING_PRAGMAS", ("PRAGMA busy_timeout=10",))
     # Flows here mostly stand still; they count as wanting more all the same.
     monkeypatch.setattr(flows_open, "_CALM_BEATS", 10**9)
     with ExitStack() as stack:
