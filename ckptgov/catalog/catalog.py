@@ -203,6 +203,7 @@ class Catalog(PlaceCalls, CheckpointCalls, HistoryCalls, Closing):
         ranks and may be recorded nowhere else. So do flows, leases and abilities.
         """
         with self._database.write() as connection:
+            self._database.unhurried(connection)  # the tiers are read in the same transaction
             for table in _FACT_TABLES:
                 connection.execute(delete(table))
             history.write_event(

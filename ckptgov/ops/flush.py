@@ -31,6 +31,7 @@ from ckptgov.ops.flushing_facts import run_to_flush
 from ckptgov.ops.moving import moving
 from ckptgov.ops.record import record_look, record_run
 from ckptgov.ops.room import room_at
+from ckptgov.ops.standing_run import is_here
 from ckptgov.planning.capacity import refusal
 from ckptgov.planning.flush import FlushItem, FlushPlan, Skip, WhyNot, plan_flush
 from ckptgov.work.ask import Asked
@@ -172,9 +173,17 @@ def _order(item: FlushItem) -> tuple[int, tuple[int, ...]]:
 
 
 def _runs(context: Context, request: FlushRequest) -> list[str]:
-    if request.run is None:
-        return [one.identity.name for one in context.catalog.runs()]
-    return [request.run]
+    if request.run is not None:
+        return [request.run]
+    places = {one.place: one for one in context.catalog.places()}
+
+    def is_seen(run_id: str) -> bool:
+        """What lies on other nodes' disks alone (or was only named so far) is their agents'."""
+        roots = context.catalog.roots_of(run_id)
+        return any(is_here(context, places[root.place].node) for root in roots)
+
+    runs = [one.identity for one in context.catalog.runs()]
+    return [one.name for one in runs if context.here is None or is_seen(one.run_id)]
 
 
 def _over_links(context: Context, request: FlushRequest, name: str) -> Iterable[RunOverLink]:

@@ -157,6 +157,8 @@ def reconcile(call: Call[requests.Query, requests.AskReconcile]) -> Reply:
 def task(call: Call[requests.TaskQuery, requests.Body]) -> Reply:
     """One task, with its outcome once it has ended."""
     found = _task(call, call.path["task"])
+    if not call.caller.may(Right.READ):  # an agent asks of what its own node does
+        call.caller.require_node(found.task.node or "")
     is_open = found.state in (TaskState.QUEUED, TaskState.CLAIMED)
     return document({"task": documents.task(found)}, is_pending=is_open)
 
@@ -170,8 +172,6 @@ def _task(call: Call[Q, B], task_id: str) -> TaskFacts:
 
 def _is_visible(call: Call[Q, B], found: TaskFacts) -> bool:
     run = found.task.for_run
-    if not call.caller.may(Right.READ) and found.task.node != call.caller.node:
-        return call.caller.node is None  # an agent asks of what its own node does
     return call.caller.sees(run) if run is not None else not call.caller.teams
 
 

@@ -23,7 +23,7 @@ from ckptgov.service.runners import RUNNERS, Ended, Runner
 from ckptgov.service.serving import Serving
 from ckptgov.wire.documents import Document, error_document
 
-LEASE_S = 60.0
+LEASE_S = 30.0
 POLL_S = 1.0
 GRACE_S = 30.0
 SLOTS: Mapping[TaskKind, int] = {

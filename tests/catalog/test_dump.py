@@ -192,11 +192,19 @@ def test_tasks_that_ended_are_not_dumped(full, empty) -> None:
 
 def test_a_catalog_that_holds_facts_is_not_overwritten(full, empty, place) -> None:
     raw = dumped(full)
-    empty.put_place(place)
+    empty.put_run(RunIdentity(run_id="r9", name="new"), 9)
     before = empty.events()
-    with pytest.raises(UsageError, match="holds places already"):
+    with pytest.raises(UsageError, match="holds runs already"):
         load(empty, raw)
-    assert (empty.places(), empty.events()) == ((place,), before)
+    assert ([one.identity.name for one in empty.runs()], empty.events()) == (["new"], before)
+
+
+def test_what_an_empty_catalog_was_told_of_its_tiers_gives_way(full, empty, place) -> None:
+    empty.put_place(structs.replace(place, place="p9", root="/elsewhere"))
+    empty.put_abilities("p9", "{}", 9)
+    load(empty, dumped(full))
+    assert empty.places() == full.places()
+    assert empty.abilities("p9") is None
 
 
 def damages(raw: bytes) -> dict[str, bytes]:

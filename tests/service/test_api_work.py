@@ -143,7 +143,7 @@ def test_an_agent_asks_of_its_own_nodes_tasks_only(agent: Served) -> None:
     (task,) = claim(agent)
     path = f"/v1/tasks/{task['task_id']}"
     assert agent.get(path, token=agent.token(Right.AGENT, node="n1")).status == 200
-    assert agent.get(path, token=agent.token(Right.AGENT, node="n2")).status == 404
+    assert agent.get(path, token=agent.token(Right.AGENT, node="n2")).status == 403
 
 
 def test_an_outcome_nested_without_end_is_refused(agent: Served) -> None:

@@ -14,7 +14,7 @@ from ckptgov.catalog.facts import PlacedCopy, PlaceFacts, SealedFacts
 from ckptgov.errors import LeaseLost
 from ckptgov.model.checkpoint import Evidence, Purpose, RunIdentity, StepKind
 from ckptgov.model.clock import SystemClock
-from ckptgov.model.cluster import ActivityFacts, NewTask, TaskKind, TaskState
+from ckptgov.model.cluster import ActivityFacts, NewTask, NodeBeat, TaskKind, TaskState
 from ckptgov.model.copies import CopyState
 from ckptgov.model.settings import Link, TierSettings
 from ckptgov.ops.budgets import link_tiers
@@ -362,19 +362,22 @@ class TestScheduler:
         assert second.due_in_s("scan") == pytest.approx(0, abs=5)
 
     def test_nodes_are_asked_whose_beats_are_new_by_the_clock_that_stamped_them(
-        self, tmp_path: Path, opened: Callable[..., Serving], clock: SteppedClock
+        self,
+        tmp_path: Path,
+        opened: Callable[..., Serving],
+        clock: SteppedClock,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         opened()
         with Serving.open(str(tmp_path / "home"), clock=clock, here=frozenset()) as serving:
             serving.catalog.nodes.beat(NodeBeat(node="n1", boot="b", version="1"))
             at_ns = clock.now_ns()
-            serving.catalog.now_ns = lambda: at_ns  # type: ignore[method-assign]
+            clock.at_s += 3600.0  # this process's own clock is ahead of the catalog's
+            monkeypatch.setattr(serving.catalog, "now_ns", lambda: at_ns)
             one = scheduler(serving)
             one.lead()
-            clock.at_s += 3600  # this process's own clock only
-            serving.catalog.activities.require_leader = lambda leader: None  # type: ignore
-            one.leadership.lead = lambda: lead  # type: ignore[method-assign]
-            assert [task.node for task in one._plan("flush", BY)][-1] == "n1"
+            one.begin("flush")
+            assert "flush:node:n1" in open_keys(serving)
 
     def test_what_is_turned_off_is_declared_off(
         self, serving: Serving, tmp_path: Path, clock: SteppedClock
