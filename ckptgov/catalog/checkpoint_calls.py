@@ -30,6 +30,19 @@ class CheckpointCalls:
         with self._database.read() as connection:
             return checkpoints.checkpoints(connection, run_id)
 
+    def sealed_of(self, run_id: str, content_ids: Sequence[str]) -> dict[str, SealedFacts]:
+        """Those of some checkpoints that are sealed in a run, by content id."""
+        with self._database.read() as connection:
+            return checkpoints.sealed_of(connection, run_id, content_ids)
+
+    def totals(self, run_id: str | None = None) -> dict[str, tuple[int, int]]:
+        """How many checkpoints are sealed and their bytes, of one run or each; by run id.
+
+        Runs that have none are left out.
+        """
+        with self._database.read() as connection:
+            return checkpoints.totals(connection, run_id)
+
     def newest(
         self, run_id: str, *, before: tuple[int, int, int] | None, limit: int
     ) -> tuple[SealedFacts, ...]:

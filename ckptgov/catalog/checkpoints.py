@@ -12,6 +12,7 @@ from sqlalchemy import (
     SQLColumnExpression,
     bindparam,
     delete,
+    func,
     insert,
     literal_column,
     select,
@@ -40,6 +41,14 @@ _CHECKPOINTS = (
         col(CheckpointRow.content_id),
     )
 )
+_SEALED_OF = select(CheckpointRow).where(
+    col(CheckpointRow.run_id) == bindparam("run_id"),
+    col(CheckpointRow.content_id).in_(bindparam("content_ids", expanding=True)),
+)
+_MOST_AT_ONCE = 500  # how many values one statement is given
+_TOTALS = select(
+    col(CheckpointRow.run_id), func.count(), func.sum(col(CheckpointRow.size_bytes))
+).group_by(col(CheckpointRow.run_id))
 # In the words of the index, so that it is used.
 _BY_AGE: tuple[SQLColumnExpression[int], ...] = (
     literal_column("coalesce(step, -1)", BigInteger),
@@ -97,6 +106,22 @@ def put_sealed(connection: Connection, sealed: SealedFacts, manifest: bytes) -> 
 
 def checkpoints(connection: Connection, run_id: str) -> tuple[SealedFacts, ...]:
     return decoded(_sealed, connection.execute(_CHECKPOINTS, {"run_id": run_id}))
+
+
+def sealed_of(
+    connection: Connection, run_id: str, content_ids: Sequence[str]
+) -> dict[str, SealedFacts]:
+    found: dict[str, SealedFacts] = {}
+    for start in range(0, len(content_ids), _MOST_AT_ONCE):
+        some = {"run_id": run_id, "content_ids": content_ids[start : start + _MOST_AT_ONCE]}
+        rows = decoded(_sealed, connection.execute(_SEALED_OF, some))
+        found |= {one.content_id: one for one in rows}
+    return found
+
+
+def totals(connection: Connection, run_id: str | None) -> dict[str, tuple[int, int]]:
+    query = _TOTALS if run_id is None else _TOTALS.where(col(CheckpointRow.run_id) == run_id)
+    return {found: (count, int(size)) for found, count, size in connection.execute(query)}
 
 
 def manifest_bytes(connection: Connection, run_id: str, content_id: str) -> bytes:

@@ -71,6 +71,11 @@ class PlaceCalls:
         with self._database.read() as connection:
             return runs.roots_of(connection, run_id)
 
+    def roots(self) -> tuple[RunRootFacts, ...]:
+        """Where every run lies, by run id, place and path."""
+        with self._database.read() as connection:
+            return runs.roots(connection)
+
     def run_at(self, place: str, path: str) -> RunFacts | None:
         """The run whose root is exactly ``path`` below the tier root of ``place``."""
         with self._database.read() as connection:

@@ -108,7 +108,9 @@ class PostgresDatabase(Database):
             ConfigError: no such URL, or psycopg is not installed.
         """
         place = _parsed(url)
-        return cls(place.render_as_string(hide_password=True), _engine(place))
+        # Not the rest of the URL: it may hold a password in more than one way.
+        name = URL.create("postgresql", host=place.host, port=place.port, database=place.database)
+        return cls(name.render_as_string(), _engine(place))
 
     def now_ns(self, connection: Connection) -> int:
         return int(connection.execute(_NOW).scalar_one())

@@ -31,6 +31,9 @@ _ROOTS = (
     .where(col(RunRootRow.run_id) == bindparam("run_id"))
     .order_by(col(RunRootRow.place), col(RunRootRow.path))
 )
+_ALL_ROOTS = select(RunRootRow).order_by(
+    col(RunRootRow.run_id), col(RunRootRow.place), col(RunRootRow.path)
+)
 _ROOT_AT = select(RunRootRow).where(
     col(RunRootRow.place) == bindparam("place"), col(RunRootRow.path) == bindparam("path")
 )
@@ -159,6 +162,10 @@ def put_run_root(connection: Connection, root: RunRootFacts, *, at_ns: int) -> N
 
 def roots_of(connection: Connection, run_id: str) -> tuple[RunRootFacts, ...]:
     return decoded(root_of, connection.execute(_ROOTS, {"run_id": run_id}))
+
+
+def roots(connection: Connection) -> tuple[RunRootFacts, ...]:
+    return decoded(root_of, connection.execute(_ALL_ROOTS))
 
 
 def _only(found: tuple[RunFacts, ...]) -> RunFacts | None:

@@ -16,7 +16,14 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from ckptgov.client.address import TOKEN_FILE_VARIABLE, TOKEN_VARIABLE, Replica, ServiceAddress
-from ckptgov.errors import CkptgovError, CouldNotLook, Interrupted, NeverAny, NotAllowed
+from ckptgov.errors import (
+    CkptgovError,
+    CouldNotLook,
+    Interrupted,
+    NeverAny,
+    NotAllowed,
+    TransientStorageError,
+)
 from ckptgov.model.clock import Clock, SystemClock
 from ckptgov.wire.decode_errors import error_of, is_error
 
@@ -294,8 +301,8 @@ def _check(replica: Replica, status: int, error: CkptgovError, kind: str) -> Non
     """What is asked again elsewhere, and what is not believed.
 
     Raises:
-        Silent: "never any" without its own status, a replica that goes down or has too much to do,
-            or a service too old for the question.
+        Silent: "never any" without its own status, a replica that goes down, has too much to do or
+            waits for its catalog, or a service too old for the question.
     """
     if isinstance(error, NeverAny) and status != 404:
         raise _strange(replica, f"says 'never any' with status {status}")
@@ -303,6 +310,8 @@ def _check(replica: Replica, status: int, error: CkptgovError, kind: str) -> Non
         raise _strange(replica, "does not know what was asked (another version?)")
     if isinstance(error, Interrupted):
         raise Silent(f"{replica}: is going down: {error.message}", passing=True)
+    if kind == TransientStorageError.kind:  # its catalog, mostly: being restarted
+        raise Silent(f"{replica}: {error.message}", hint=error.hint, passing=True)
     if kind == "busy":
         raise Silent(f"{replica}: {error.message}", passing=True, may_be_done=False, said=error)
 

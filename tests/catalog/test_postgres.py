@@ -13,7 +13,13 @@ import pytest
 
 from ckptgov.catalog import postgres
 from ckptgov.catalog.catalog import Catalog
-from ckptgov.errors import ConfigError, StorageError, TransientStorageError, UsageError
+from ckptgov.errors import (
+    CkptgovError,
+    ConfigError,
+    StorageError,
+    TransientStorageError,
+    UsageError,
+)
 from ckptgov.model.access import Right, TokenFacts
 from ckptgov.model.checkpoint import RunIdentity
 from ckptgov.model.clock import SystemClock
@@ -45,6 +51,16 @@ def test_time_goes_on_within_a_transaction(connected) -> None:
         first = connected.now_ns()
         connected.put_run(RunIdentity(run_id="r1", name="a"), 1)
         assert connected.now_ns() > first
+
+
+def test_a_transaction_that_wipes_the_facts_may_stand_still_while_the_tiers_are_read(
+    connected,
+) -> None:
+    with connected.transaction():
+        connected.wipe_facts()
+        with connected._database.read() as connection:
+            (told,) = connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").one()
+        assert told == "0"
 
 
 def test_a_server_that_was_restarted_is_asked_again(connected, server) -> None:
@@ -231,6 +247,13 @@ def test_what_is_no_url_of_ours_is_refused(words, url, clock) -> None:
 def test_a_setting_that_is_none_is_refused(server, clock) -> None:
     with pytest.raises(ConfigError, match="invalid"):
         Catalog.connect(server.url() + "?no_such_setting=1", clock=clock)
+
+
+def test_a_password_among_the_options_of_the_url_is_not_told_either(clock) -> None:
+    url = "postgresql://ckptgov@127.0.0.1:1/none?password=hunter2&sslkey=/hunter2"
+    with pytest.raises(CkptgovError) as caught:
+        Catalog.connect(url, clock=clock)
+    assert "hunter2" not in f"{caught.value} {caught.value.hint}"
 
 
 def test_what_the_server_refuses_is_told_without_the_password(server, clock) -> None:

@@ -121,8 +121,19 @@ def test_a_page_with_401_is_not_allowed_either(canned, transport) -> None:
         said(503, b"", kind="text/plain"),
         said(503, refused("interrupted", 143)),
         said(503, refused("busy", 9)),
+        said(503, refused("storage-transient", 9)),
     ],
-    ids=["closed", "half a head", "half", "another", "502", "503", "goes down", "busy"],
+    ids=[
+        "closed",
+        "half a head",
+        "half",
+        "another",
+        "502",
+        "503",
+        "goes down",
+        "busy",
+        "its catalog",
+    ],
 )
 def test_what_passes_is_asked_again(canned, transport, clock, trouble) -> None:
     canned.answers = [trouble, trouble, DONE]
