@@ -28,6 +28,8 @@ def evacuate(context: Context, node: str) -> tuple[TaskFacts, ...]:
     wanted: list[tuple[int, RunFacts, SealedFacts]] = []
     for run in catalog.runs():
         run_id = run.identity.run_id
+        if not any(places[one.place].node == node for one in catalog.roots_of(run_id)):
+            continue
         only = _only_there(catalog.copies(run_id), places, node)
         own = [one for one in catalog.checkpoints(run_id) if one.content_id in only]
         own.sort(key=_newest_first)

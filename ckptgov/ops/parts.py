@@ -8,6 +8,7 @@ What is not proven one save is kept as parts, and told.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from ckptgov.catalog.catalog import Catalog
 from ckptgov.catalog.facts import PlacedCopy, PlaceFacts, RecordFacts, RunFacts, SealedFacts
@@ -24,6 +25,7 @@ from ckptgov.ops.context import Context
 from ckptgov.ops.posting import LEDGER, posted_record
 from ckptgov.ops.posting_copies import put_copy
 from ckptgov.ops.record import coverage_of
+from ckptgov.ops.standing import pages
 from ckptgov.wire.facts import PostedRecord, packed
 from ckptgov.wire.parts import (
     PartAnswer,
@@ -100,7 +102,13 @@ def _own_place(catalog: Catalog, place: str, node: str | None) -> PlaceFacts:
 def _standing(catalog: Catalog, run_id: str, told: ToldPart) -> Manifest | None:
     """The sealed checkpoint that this part is of, when it came before."""
     own = frozenset(told.part.shards)
-    for one in reversed(catalog.checkpoints(run_id)):
+    step = told.part.step
+    sealed = (
+        reversed(catalog.checkpoints(run_id))
+        if step is None
+        else chain.from_iterable(pages(catalog, run_id, step=step))
+    )
+    for one in sealed:
         if one.name == told.part.name:
             manifest = _manifest(catalog, run_id, one.content_id)
             if own.issubset(manifest.shards):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from ckptgov.catalog.catalog import Catalog
@@ -22,14 +22,15 @@ def apply_copies(catalog: Catalog, post: Post, at_ns: int) -> tuple[str, ...]:
     run_id = post.run.run_id
     for one in post.sealed:
         catalog.put_sealed(*_sealed_facts(run_id, one))
-    sealed = {one.content_id: one.shard_count for one in catalog.checkpoints(run_id)}
-    here = {one.content_id: one for one in catalog.copies(run_id) if one.place == post.place.place}
+    ids = [one.content_id for one in post.copies]
+    sealed = catalog.sealed_of(run_id, ids)
+    here = _known_here(catalog, post, run_id, ids)
     wanted = []
     for copy in post.copies:
         if copy.content_id not in sealed:
             wanted.append(copy.content_id)
             continue
-        _check_coverage(copy, sealed[copy.content_id])
+        _check_coverage(copy, sealed[copy.content_id].shard_count)
         placed = _placed(run_id, post.place.place, copy)
         held = here.get(copy.content_id)
         if post.place.node is not None or _is_newer(placed, held):
@@ -37,6 +38,17 @@ def apply_copies(catalog: Catalog, post: Post, at_ns: int) -> tuple[str, ...]:
     if post.covers is not None and post.place.node is not None:
         _lose_untold(catalog, post, here, at_ns)
     return tuple(wanted)
+
+
+def _known_here(
+    catalog: Catalog, post: Post, run_id: str, ids: Sequence[str]
+) -> dict[str, PlacedCopy]:
+    """Copies at the post's place: those it tells of, or all where it says which are all."""
+    if post.covers is None:
+        known = [one for those in catalog.copies_of(run_id, ids).values() for one in those]
+    else:
+        known = list(catalog.copies(run_id))
+    return {one.content_id: one for one in known if one.place == post.place.place}
 
 
 def _sealed_facts(run_id: str, one: PostedSealed) -> tuple[SealedFacts, bytes]:

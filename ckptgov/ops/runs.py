@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from msgspec import Struct
 
+from ckptgov.catalog.facts import PlaceFacts, RunFacts, RunRootFacts
 from ckptgov.errors import UsageError
 from ckptgov.model.checkpoint import Expect, RunIdentity
 from ckptgov.model.settings import Scope
@@ -91,22 +94,33 @@ def _root_for(context: Context, name: str, root: str | None) -> str:
 
 def list_runs(context: Context) -> tuple[ListedRun, ...]:
     """Every registered run, by name."""
-    places = {one.place: one for one in context.catalog.places()}
-    listed = []
-    for run in context.catalog.runs():
-        run_id = run.identity.run_id
-        sealed = context.catalog.checkpoints(run_id)
-        roots = tuple(
-            addresses.join(places[root.place].root, root.path)
-            for root in context.catalog.roots_of(run_id)
-        )
-        listed.append(
-            ListedRun(
-                name=run.identity.name,
-                run_id=run_id,
-                roots=roots,
-                checkpoints=len(sealed),
-                bytes=sum(one.bytes for one in sealed),
-            )
-        )
-    return tuple(listed)
+    catalog = context.catalog
+    runs, roots, totals = catalog.runs(), catalog.roots(), catalog.totals()
+    places = {one.place: one for one in catalog.places()}  # last: no root's place is missing
+    by_run: dict[str, list[RunRootFacts]] = {}
+    for root in roots:
+        by_run.setdefault(root.run_id, []).append(root)
+    return tuple(_listed(run, by_run.get(run.identity.run_id, []), places, totals) for run in runs)
+
+
+def listed_run(context: Context, run: RunFacts) -> ListedRun:
+    """One registered run."""
+    catalog, run_id = context.catalog, run.identity.run_id
+    roots, totals = catalog.roots_of(run_id), catalog.totals(run_id)
+    return _listed(run, roots, {one.place: one for one in catalog.places()}, totals)
+
+
+def _listed(
+    run: RunFacts,
+    roots: Sequence[RunRootFacts],
+    places: Mapping[str, PlaceFacts],
+    totals: Mapping[str, tuple[int, int]],
+) -> ListedRun:
+    count, size = totals.get(run.identity.run_id, (0, 0))
+    return ListedRun(
+        name=run.identity.name,
+        run_id=run.identity.run_id,
+        roots=tuple(addresses.join(places[one.place].root, one.path) for one in roots),
+        checkpoints=count,
+        bytes=size,
+    )

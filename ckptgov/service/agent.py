@@ -91,6 +91,7 @@ class Agent:
         self._log = PostLog.load(serving.settings().home)
         self.parts = PendingParts()
         self._held: dict[str, TaskFacts] = {}
+        self._unsaid: dict[str, Callable[[], None]] = {}
         self._lost: set[str] = set()
         self._lock = threading.Lock()
         self._looking = threading.Lock()
@@ -199,10 +200,14 @@ class Agent:
     def work(self, *, limit: int = 1) -> int:
         """Take tasks of this node and carry them out; how many were.
 
+        What one came to while the service was away is kept, its lease goes on, and it is said
+        before anything else is taken.
+
         Raises:
             CouldNotLook: the service does not answer.
             Interrupted: told to stop; the task was given back.
         """
+        self._say_ended()
         tasks = self._cluster.claim(
             self.node, holder=self._holder, kinds=KINDS, ttl_s=self._lease_s, limit=limit
         )
@@ -224,7 +229,9 @@ class Agent:
             try:
                 self._cluster.renew(task, ttl_s=self._lease_s)
             except LeaseLost:
-                self._lost.add(task.task_id)
+                with self._lock:
+                    if task.task_id in self._held:
+                        self._lost.add(task.task_id)
             except CkptgovError:
                 continue  # its outcome is judged when it comes
 
@@ -247,11 +254,18 @@ class Agent:
         if task.task.kind is TaskKind.PUBLISH and ended.error is not None:
             self.parts.forget()  # what was digested is not what lies there
         state = TaskState.DONE if is_done(task, ended.error) else TaskState.FAILED
-        with suppress(LeaseLost):
-            self._cluster.end(task, state=state, outcome=outcome_of(ended.document))
-        with self._lock:
-            self._held.pop(task.task_id, None)
-            self._lost.discard(task.task_id)
+        outcome = outcome_of(ended.document)
+        self._unsaid[task.task_id] = lambda: self._cluster.end(task, state=state, outcome=outcome)
+        self._say_ended()
+
+    def _say_ended(self) -> None:
+        for task_id, say in list(self._unsaid.items()):
+            with suppress(LeaseLost):
+                say()
+            with self._lock:
+                del self._unsaid[task_id]
+                self._held.pop(task_id, None)
+                self._lost.discard(task_id)
 
     def _carried_out(self, task: TaskFacts, stop: Callable[[], bool]) -> Ended:
         """What the task came to; an error of any sort is an outcome as well."""
@@ -284,7 +298,9 @@ class Agent:
     def _give_back(self) -> None:
         """End the leases of what was not ended: any other process may claim it now."""
         with self._lock:
-            held, self._held = list(self._held.values()), {}
+            held = [one for one in self._held.values() if one.task_id not in self._unsaid]
+            for task in held:
+                del self._held[task.task_id]
         for task in held:
             if task.task_id not in self._lost:
                 with suppress(CkptgovError):  # else they end by themselves

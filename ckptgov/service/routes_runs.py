@@ -12,7 +12,7 @@ from ckptgov.model.access import Right, team_of
 from ckptgov.model.checkpoint import Evidence, Expect
 from ckptgov.model.facts import Query
 from ckptgov.ops import standing
-from ckptgov.ops.runs import ListedRun, check_run_name, create_run, list_runs
+from ckptgov.ops.runs import check_run_name, create_run, list_runs, listed_run
 from ckptgov.service import schemas
 from ckptgov.service.answers import WAITED_FOR_PRIORITY
 from ckptgov.service.below import address_of
@@ -21,7 +21,6 @@ from ckptgov.service.refusals import refusal
 from ckptgov.service.routes_work import scans_of
 from ckptgov.wire import documents, requests
 from ckptgov.wire import settings as settings_documents
-from ckptgov.work import addresses
 
 _EVENTS_READ = 1000
 _MOST_READS = 500
@@ -36,22 +35,9 @@ def runs(call: Call[requests.Query, requests.Body]) -> Reply:
 
 def run(call: Call[requests.Query, requests.Body]) -> Reply:
     """One run."""
-    return document(settings_documents.run(_listed(call, call.run())))
-
-
-def _listed(call: Call[requests.Query, requests.Body], run: RunFacts) -> ListedRun:
-    catalog, run_id = call.serving.catalog, run.identity.run_id
-    places = {one.place: one for one in catalog.places()}
-    sealed = catalog.checkpoints(run_id)
-    return ListedRun(
-        name=run.identity.name,
-        run_id=run_id,
-        roots=tuple(
-            addresses.join(places[one.place].root, one.path) for one in catalog.roots_of(run_id)
-        ),
-        checkpoints=len(sealed),
-        bytes=sum(one.bytes for one in sealed),
-    )
+    found = call.run()
+    with call.context() as context:
+        return document(settings_documents.run(listed_run(context, found)))
 
 
 def new_run(call: Call[requests.Query, requests.NewRun]) -> Reply:

@@ -134,9 +134,12 @@ class Scheduler(Closing):
         """Tell the webhook what stands now, if this process leads."""
         if self._notifier is None or self.leads() is None:
             return
+        until = self._serving.clock.monotonic() + self._notice_every_s / 2
         try:
-            if self._census.refresh():
-                self._notifier.notice(alerts_of(self._census, self._on(), self._now_ns()))
+            # In pieces, so that whoever scrapes need not wait; what is left keeps its last count.
+            while not self._census.refresh() and self._serving.clock.monotonic() < until:
+                continue
+            self._notifier.notice(alerts_of(self._census, self._on(), self._now_ns()))
         except CkptgovError as error:
             logs.tell("not-noticed", level=logging.WARNING, error=error)
 

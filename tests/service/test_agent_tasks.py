@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ckptgov.errors import Interrupted
+from ckptgov.errors import CouldNotLook, Interrupted
 from ckptgov.model.cluster import NewTask, NodeState, TaskFacts, TaskKind, TaskState
 from ckptgov.model.copies import CopyState
 from ckptgov.ops.digesting import split_digests
@@ -100,6 +100,32 @@ class TestLeases:
         (again,) = book.claim(node="node0", holder="next", kinds=KINDS, ttl_s=60, limit=1)
         assert again.attempts == 2
         assert cluster.restorable("run") == []
+
+    def test_what_ended_while_the_service_was_away_is_said_later_and_not_done_again(
+        self, cluster: LocalCluster
+    ) -> None:
+        node = cluster.nodes["node0"]
+        book = cluster.serving.catalog.tasks
+        task = book.add(NewTask(kind=TaskKind.SCAN, key="k", payload=b"{}", node="node0"))
+        real, done = node.agent._carried_out, []
+
+        def cut(*given: object) -> object:
+            ended = real(*given)
+            done.append(ended)
+            node.line.is_cut = True
+            return ended
+
+        node.agent._carried_out = cut
+        with pytest.raises(CouldNotLook):
+            node.agent.work()
+        node.line.is_cut = False
+        for _ in range(3):
+            cluster.clock.sleep(40)
+            node.agent.renew()
+        assert not book.claim(node="node0", holder="x", kinds=KINDS, ttl_s=60, limit=1)
+        assert node.agent.work() == 0
+        assert book.task(task.task_id).state is TaskState.DONE
+        assert len(done) == 1
 
     def test_a_task_that_fails_says_why(self, cluster: LocalCluster) -> None:
         book = cluster.serving.catalog.tasks
