@@ -14,7 +14,7 @@ from ckptgov.errors import (
     NeverAny,
     NoneRestorable,
     NotAllowed,
-    TransientStorageError,
+    StorageError,
     UnknownRun,
     UsageError,
 )
@@ -158,10 +158,17 @@ def test_a_busy_service_is_not_called_silent(canned, transport) -> None:
 
 
 def test_storage_trouble_of_the_service_is_its_answer(canned, transport) -> None:
-    canned.answers = [said(503, refused("storage-transient", 9))]
-    with pytest.raises(TransientStorageError):
+    canned.answers = [said(503, refused("storage", 9))]
+    with pytest.raises(StorageError):
         asked(transport(canned))
     assert len(canned.requests) == 1
+
+
+def test_a_catalog_that_stays_away_is_a_silent_service(canned, transport) -> None:
+    """So that who can answers from the journal; what the service said is told."""
+    canned.answers = [said(503, refused("storage-transient", 9, "the database is away"))]
+    with pytest.raises(Silent, match="the database is away"):
+        asked(transport(canned))
 
 
 def test_what_may_have_been_done_is_not_done_twice(canned, transport) -> None:
