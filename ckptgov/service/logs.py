@@ -64,7 +64,8 @@ def tell(
         fields["error"] = error.kind if isinstance(error, CkptgovError) else type(error).__name__
         told = error.message if isinstance(error, CkptgovError) else str(error)
         text = f"{text}: {told}" if text else told
-    LOGGER.log(level, "%s", text, extra={"event": event, "about": fields})
+    # Escaped here: what else listens to the log may take text that is no Unicode for an error.
+    LOGGER.log(level, "%s", _escaped(text), extra={"event": event, "about": fields})
 
 
 def talk(
@@ -101,4 +102,8 @@ def _clean(text: str) -> str:
     """Without secrets; bytes that are not UTF-8 come out escaped."""
     for pattern, instead in _SECRETS:
         text = pattern.sub(instead, text)
+    return _escaped(text)
+
+
+def _escaped(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
