@@ -224,6 +224,7 @@ def has_converged(cluster: ProcessCluster, steps: range) -> bool:
     return found.keys() == set(steps) and all(is_whole_on(one, "s3") for one in found.values())
 
 
+@pytest.mark.sweep
 @pytest.mark.timeout(3600)
 def test_whatever_fails_no_answer_is_wrong_and_everything_converges(
     cluster: ProcessCluster, tmp_path: Path, dice: random.Random, full_sweep: bool, capsys
