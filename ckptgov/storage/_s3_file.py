@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import http.client
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ckptgov.errors import StorageError
 from ckptgov.model.files import FileStat
 from ckptgov.storage._keyed import KeyedFile
+from ckptgov.storage._ranged import RangedFile
 from ckptgov.storage._s3_bucket import Bucket
 from ckptgov.storage._s3_errors import EndedEarly, Unmet, answer_of
 from ckptgov.storage._s3_object import Head
@@ -17,102 +17,25 @@ from ckptgov.storage._s3_object import Head
 if TYPE_CHECKING:
     from mypy_boto3_s3.type_defs import GetObjectOutputTypeDef
 
-_DIRECT_BYTES = 8 * 2**20
-"""Reads of this size get a request of their own; smaller ones go on with a stream."""
-
-_FIRST_BYTES, _MOST_BYTES = 2**20, 64 * 2**20
-
 
 class _Source(Protocol):
     def readinto(self, buffer: memoryview, /) -> int: ...
 
 
-class S3File(KeyedFile):
-    """``OpenFile`` of one state of a key: what changed since raises, and is never mixed in.
+class S3File(RangedFile, KeyedFile):
+    """``OpenFile`` of one state of a key: what changed since raises, and is never mixed in."""
 
-    Large reads are independent requests and may run in parallel. Small ones share a stream that
-    goes on where the last one ended: it asks for 1 MiB after a jump and for more as it is used.
-    """
+    MOST_BYTES = 64 * 2**20
 
     def __init__(self, bucket: Bucket, key: str, found: Head, where: str) -> None:
+        super().__init__(found.bytes)
         self._bucket = bucket
         self._key = key
         self._found = found
         self._where = where
-        self._lock = threading.Lock()
-        self._stream: _Body | None = None
-        self._window_bytes = _FIRST_BYTES
 
     def stat(self) -> FileStat:
         return self._found.stat
-
-    def read_at(self, offset: int, length: int) -> bytes:
-        buffer = bytearray(max(0, min(length, self._found.bytes - offset)))
-        with memoryview(buffer) as view:
-            self.read_into(view, offset)
-        return bytes(buffer)
-
-    def read_into(self, buffer: memoryview, offset: int) -> int:
-        count = min(buffer.nbytes, self._found.bytes - offset)
-        if count <= 0:
-            return 0
-        with buffer.cast("B") as whole, whole[:count] as view:
-            if count >= _DIRECT_BYTES:
-                self._fetch(view, offset)
-            else:
-                with self._lock:
-                    self._read_on(view, offset)
-        return count
-
-    def close(self) -> None:
-        with self._lock:
-            self._drop()
-
-    def _fetch(self, view: memoryview, offset: int) -> None:
-        done = 0
-
-        def on() -> None:
-            nonlocal done
-            body = self._get(offset + done, offset + len(view))
-            try:
-                while done < len(view):
-                    done += body.read_into(view[done:])
-            finally:
-                body.close()
-
-        self._call(on)
-
-    def _read_on(self, view: memoryview, offset: int) -> None:
-        done = 0
-
-        def on() -> None:
-            nonlocal done
-            try:
-                while done < len(view):
-                    body = self._stream_at(offset + done, len(view) - done)
-                    done += body.read_into(view[done:])
-            except BaseException:
-                self._drop()
-                raise
-
-        self._call(on)
-
-    def _stream_at(self, offset: int, at_least: int) -> _Body:
-        if self._stream is not None and self._stream.position == offset:
-            if offset < self._stream.end:
-                return self._stream
-            self._window_bytes = min(4 * self._window_bytes, _MOST_BYTES)
-        else:
-            self._window_bytes = _FIRST_BYTES
-        self._drop()
-        end = min(offset + max(at_least, self._window_bytes), self._found.bytes)
-        self._stream = self._get(offset, end)
-        return self._stream
-
-    def _drop(self) -> None:
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.close()
 
     def _call(self, operation: Callable[[], None]) -> None:
         try:
