@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+import msgspec
 from msgspec import Struct
 
 from ckptgov.catalog.facts import PlaceFacts
@@ -35,10 +36,9 @@ from ckptgov.ops.telling import PostLog, Told, tell_changes
 from ckptgov.ops.telling_run import posted_place
 from ckptgov.service.agent_cluster import Cluster
 from ckptgov.service.agent_parts import PendingParts
-from ckptgov.service.agent_tasks import KINDS, carry_out, is_done, is_urgent, outcome_of
-from ckptgov.service.runners import Ended
+from ckptgov.service.agent_tasks import KINDS, carry_out, is_urgent
+from ckptgov.service.runners import Ended, broke, failed, is_done
 from ckptgov.service.serving import Serving
-from ckptgov.wire.documents import error_document
 from ckptgov.wire.documents import scan as scan_document
 from ckptgov.wire.facts import RunClaim, decode_claim_answer, encode_told
 
@@ -254,7 +254,7 @@ class Agent:
         if task.task.kind is TaskKind.PUBLISH and ended.error is not None:
             self.parts.forget()  # what was digested is not what lies there
         state = TaskState.DONE if is_done(task, ended.error) else TaskState.FAILED
-        outcome = outcome_of(ended.document)
+        outcome = msgspec.json.encode(ended.document)
         self._unsaid[task.task_id] = lambda: self._cluster.end(task, state=state, outcome=outcome)
         self._say_ended()
 
@@ -277,11 +277,10 @@ class Agent:
         except Interrupted:
             raise
         except CkptgovError as error:
-            return Ended(document=error_document(error), error=error)
-        except Exception as error:  # a bug of ours fails its task, never the agent
-            unforeseen = CkptgovError(f"unexpected {type(error).__name__}: {error}")
-            self._talk(f"task {task.task_id}: {unforeseen.message}")
-            return Ended(document=error_document(unforeseen), error=unforeseen)
+            return failed(error)
+        except Exception as error:
+            self._talk(f"task {task.task_id}: unexpected {type(error).__name__}: {error}")
+            return broke(error)
 
     @contextmanager
     def _ahead_of_others(self, task: TaskFacts) -> Iterator[None]:

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-import msgspec
-from msgspec import Struct
-from msgspec.structs import replace
-
-from ckptgov.errors import CkptgovError, Interrupted, UsageError
+from ckptgov.errors import Interrupted, UsageError
 from ckptgov.model.cluster import TaskFacts, TaskKind
 from ckptgov.model.pacing import FlowClass
 from ckptgov.model.settings import Scope
@@ -18,8 +13,8 @@ from ckptgov.ops.context import Context
 from ckptgov.ops.flush import FlushRequest, flush
 from ckptgov.ops.own_disks import meet_targets
 from ckptgov.ops.own_parts import digest_range, publish_merged
-from ckptgov.service.payloads import payload_of
-from ckptgov.service.runners import Ended, Stop
+from ckptgov.service.payloads import FlushPayload, payload_of
+from ckptgov.service.runners import Ended, Stop, keep_links_from
 from ckptgov.service.runners import verify as verify_
 from ckptgov.wire.movement import flushed
 from ckptgov.wire.parts import decode_digest, decode_publish, encode_payload
@@ -32,13 +27,9 @@ Look = Callable[[], Ended]
 """The agent's own look at its disks."""
 
 
-class NodeFlush(Struct, frozen=True, kw_only=True):
+class NodeFlush(FlushPayload, frozen=True, kw_only=True):
     """A FLUSH task of a node: what any flush says, and how urgent it is."""
 
-    run: str | None = None
-    step: int | None = None
-    to: str | None = None
-    sources: tuple[str, ...] | None = None
     flow_class: FlowClass | None = None
 
 
@@ -74,9 +65,7 @@ def _flush(context: Context, task: TaskFacts, node: str, stop: Stop) -> Ended:
         node=node,
         flow_class=payload.flow_class,
     )
-    if payload.sources is not None:
-        links = tuple(one for one in context.settings.links if one.source in payload.sources)
-        context.settings = replace(context.settings, links=links)
+    keep_links_from(context, payload.sources)
     meet_targets(context)
     answer = flush(context, request, stop=stop)
     if isinstance(answer.error, Interrupted):
@@ -100,15 +89,3 @@ def _any_shared_tier(context: Context) -> str | None:
         return None
     shared = (one.name for one in context.settings.tiers if one.scope is Scope.SHARED)
     return next(shared, None)
-
-
-def is_done(task: TaskFacts, error: CkptgovError | None) -> bool:
-    """Partly done is done; a verification that found bad bytes did what it is for."""
-    if error is None or error.exit_code == 3:
-        return True
-    return task.task.kind is TaskKind.VERIFY and error.exit_code == 5
-
-
-def outcome_of(document: Mapping[str, Any]) -> bytes:
-    """An outcome as a task keeps it."""
-    return msgspec.json.encode(document)

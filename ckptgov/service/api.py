@@ -89,7 +89,7 @@ class Api(Closing):
         """Whoever waits is answered now, as things stand: the service is to go down."""
         await self._watch.end()
 
-    def handler(self, endpoint: AnyEndpoint) -> Callable[[Request], Awaitable[Response]]:
+    def answering(self, endpoint: AnyEndpoint) -> Callable[[Request], Awaitable[Response]]:
         """What FastAPI calls for one endpoint."""
 
         async def handle(request: Request) -> Response:

@@ -103,7 +103,7 @@ def create_app(
     for endpoint in ENDPOINTS:
         app.add_api_route(
             endpoint.path,
-            api.handler(endpoint),
+            api.answering(endpoint),
             methods=[endpoint.method],
             response_class=Response,
             response_model=None,

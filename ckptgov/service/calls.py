@@ -227,3 +227,9 @@ def unknown(name: str) -> UnknownRun:
 def document(told: Document, status: int = 200, *, is_pending: bool = False) -> Reply:
     """A document as a reply."""
     return Reply(status=status, body=msgspec.json.encode(told), is_pending=is_pending)
+
+
+def wants_path(accept: str) -> bool:
+    """Whether plain text is asked for by name: ``*/*``, which curl sends, means the document."""
+    kinds = [one.partition(";")[0].strip().lower() for one in accept.split(",")]
+    return "text/plain" in kinds and "application/json" not in kinds

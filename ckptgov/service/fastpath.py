@@ -17,7 +17,7 @@ from ckptgov.errors import CkptgovError, UsageError
 from ckptgov.model.access import Right
 from ckptgov.service.access import is_loopback
 from ckptgov.service.answers import Answers
-from ckptgov.service.calls import Reply
+from ckptgov.service.calls import Reply, wants_path
 from ckptgov.service.known_callers import KnownCallers
 from ckptgov.service.request_metrics import tell_route
 from ckptgov.service.serving import Serving
@@ -141,7 +141,7 @@ class FastPath:
         return _Asked(
             run=run,
             question=question,
-            is_plain=wants_path(accept),
+            is_plain=wants_path(accept.decode("latin-1")),
             authorization=authorization,
         )
 
@@ -188,13 +188,6 @@ def names_this_machine(host: bytes) -> bool:
     """Whether a ``Host`` names this machine itself, port aside."""
     name = host.decode("latin-1")
     return is_loopback(name if name.endswith("]") else name.rpartition(":")[0] or name)
-
-
-@lru_cache(maxsize=256)
-def wants_path(accept: bytes) -> bool:
-    """Whether plain text is asked for by name: ``*/*``, which curl sends, means the document."""
-    kinds = [one.partition(b";")[0].strip().lower() for one in accept.split(b",")]
-    return b"text/plain" in kinds and b"application/json" not in kinds
 
 
 def headers_of(reply: Reply) -> list[tuple[bytes, bytes]]:

@@ -16,7 +16,7 @@ from ckptgov.ops.runs import check_run_name, create_run, list_runs, listed_run
 from ckptgov.service import schemas
 from ckptgov.service.answers import WAITED_FOR_PRIORITY
 from ckptgov.service.below import address_of
-from ckptgov.service.calls import AnyEndpoint, Call, Cost, Reply, ask, document, tell
+from ckptgov.service.calls import AnyEndpoint, Call, Cost, Reply, ask, document, tell, wants_path
 from ckptgov.service.refusals import refusal
 from ckptgov.service.routes_work import scans_of
 from ckptgov.wire import documents, requests
@@ -76,7 +76,7 @@ def _check_own_room(call: Call[requests.Query, requests.NewRun], below: str) -> 
 def latest(call: Call[requests.LatestQuery, requests.Body]) -> Reply:
     """The newest checkpoint of a run that may be handed out."""
     run = call.run()
-    reply = call.answers.latest(run.identity.name, call.query, is_plain=_wants_path(call.accept))
+    reply = call.answers.latest(run.identity.name, call.query, is_plain=wants_path(call.accept))
     if reply.is_pending and call.query.wait > 0:
         _hurry(call, run)
     return reply
@@ -94,12 +94,6 @@ def _hurry(call: Call[requests.LatestQuery, requests.Body], run: RunFacts) -> No
     if call.caller.may(Right.PLAN) or call.caller.may(Right.RESTORE):
         with call.context() as context:
             scans_of(context, run, priority=WAITED_FOR_PRIORITY)
-
-
-def _wants_path(accept: str) -> bool:
-    """Whether plain text is asked for by name: ``*/*``, which curl sends, means the document."""
-    kinds = [one.partition(";")[0].strip().lower() for one in accept.split(",")]
-    return "text/plain" in kinds and "application/json" not in kinds
 
 
 def checkpoints(call: Call[requests.ListQuery, requests.Body]) -> Reply:

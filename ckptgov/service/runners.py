@@ -21,7 +21,7 @@ from ckptgov.service.payloads import (
     payload_of,
 )
 from ckptgov.wire import documents
-from ckptgov.wire.documents import Document
+from ckptgov.wire.documents import Document, error_document
 from ckptgov.work import addresses
 
 Stop = Callable[[], bool]
@@ -32,6 +32,23 @@ class Ended(Struct, frozen=True, kw_only=True):
 
     document: Document
     error: CkptgovError | None = None
+
+
+def failed(error: CkptgovError) -> Ended:
+    """An error is an outcome as well."""
+    return Ended(document=error_document(error), error=error)
+
+
+def broke(error: Exception) -> Ended:
+    """The same for a bug of ours: it fails its task, never who carries it out."""
+    return failed(CkptgovError(f"unexpected {type(error).__name__}: {error}"))
+
+
+def is_done(task: TaskFacts, error: CkptgovError | None) -> bool:
+    """Partly done is done; a verification that found bad bytes did what it is for."""
+    if error is None or error.exit_code == 3:
+        return True
+    return task.task.kind is TaskKind.VERIFY and error.exit_code == 5
 
 
 class Runner(Protocol):
@@ -61,6 +78,13 @@ def scan(context: Context, task: TaskFacts, stop: Stop) -> Ended:
     return Ended(document=documents.scan(answer), error=answer.error)
 
 
+def keep_links_from(context: Context, sources: Sequence[str] | None) -> None:
+    """Flush only along links that begin at one of these tiers; None: along all."""
+    if sources is not None:
+        links = tuple(one for one in context.settings.links if one.source in sources)
+        context.settings = replace(context.settings, links=links)
+
+
 def flush(context: Context, task: TaskFacts, stop: Stop) -> Ended:
     """Bring checkpoints over links, or where they were asked for."""
     from ckptgov.ops.flush import FlushRequest
@@ -68,9 +92,7 @@ def flush(context: Context, task: TaskFacts, stop: Stop) -> Ended:
     from ckptgov.wire.movement import flushed
 
     payload = payload_of(task, FlushPayload)
-    if payload.sources is not None:
-        links = tuple(one for one in context.settings.links if one.source in payload.sources)
-        context.settings = replace(context.settings, links=links)
+    keep_links_from(context, payload.sources)
     run = payload.run or task.task.for_run
     request = FlushRequest(run=run, step=payload.step, target=payload.to)
     answer = flush_(context, request, stop=stop)

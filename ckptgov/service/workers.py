@@ -19,9 +19,9 @@ from ckptgov.model.closing import Closing
 from ckptgov.model.cluster import TaskFacts, TaskKind, TaskState
 from ckptgov.service import logs
 from ckptgov.service.activities import seen_from
-from ckptgov.service.runners import RUNNERS, Ended, Runner
+from ckptgov.service.runners import RUNNERS, Ended, Runner, broke, failed, is_done
 from ckptgov.service.serving import Serving
-from ckptgov.wire.documents import Document, error_document
+from ckptgov.wire.documents import Document
 
 LEASE_S = 30.0
 POLL_S = 1.0
@@ -217,7 +217,7 @@ class Workers(Closing):
                 self._give_back(run)
             return
         seconds = round(self._serving.clock.monotonic() - started, 3)
-        state = TaskState.DONE if _is_done(run.task, ended.error) else TaskState.FAILED
+        state = TaskState.DONE if is_done(run.task, ended.error) else TaskState.FAILED
         if self._end(run, state, ended.document):
             level = logging.INFO if ended.error is None else logging.WARNING
             self._tell("task-ended", run.task, level=level, error=ended.error, seconds=seconds)
@@ -237,11 +237,10 @@ class Workers(Closing):
         except CkptgovError as error:
             if run.is_stopping():
                 raise Interrupted(error.message) from error
-            return Ended(document=error_document(error), error=error)
-        except Exception as error:  # a bug of ours fails its task, never the worker
+            return failed(error)
+        except Exception as error:
             logs.LOGGER.exception("task %s", task.task_id, extra={"event": "task-broke"})
-            unforeseen = CkptgovError(f"unexpected {type(error).__name__}: {error}")
-            return Ended(document=error_document(unforeseen), error=unforeseen)
+            return broke(error)
 
     def _end(self, run: Run, state: TaskState, document: Document) -> bool:
         """Whether the outcome was taken. While the catalog is away, it is offered again."""
@@ -306,10 +305,3 @@ def outcome_of(document: Document) -> bytes:
     counts = {name: len(value) for name, value in document.items() if isinstance(value, list)}
     kept = {name: document[name] for name in ("error",) if name in document}
     return json.dumps({**kept, "left_out": counts}, separators=(",", ":")).encode("ascii")
-
-
-def _is_done(task: TaskFacts, error: CkptgovError | None) -> bool:
-    """Partly done is done; a verification that found bad bytes did what it is for."""
-    if error is None or error.exit_code == 3:
-        return True
-    return task.task.kind is TaskKind.VERIFY and error.exit_code == 5
