@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from ckptgov.catalog.facts import PlaceFacts, RunFacts, RunRootFacts, SightingFacts
 from ckptgov.catalog.peek import Peek
 from ckptgov.errors import ConfigError, CouldNotLook, StorageError
-from ckptgov.layouts.base import resume_args
-from ckptgov.model.checkpoint import Evidence, Expect, Purpose
+from ckptgov.model.checkpoint import Expect
 from ckptgov.model.clock import Clock
-from ckptgov.model.facts import CheckpointFacts, CopyFacts, Finding, Found, Note, Reason
+from ckptgov.model.facts import CheckpointFacts, Note
 from ckptgov.model.settings import Scope, Settings, TierSettings
+from ckptgov.ops.sighted import facts_of_sighting
 from ckptgov.storage.mounts import filesystem_of
 from ckptgov.work.ask import Asked
 from ckptgov.work.author import Author
@@ -321,7 +321,7 @@ class Context:
     ) -> Iterable[CheckpointFacts]:
         """Unsealed checkpoints as the last scan saw them: they give reasons, never an answer."""
         for one in self.whereabouts.sightings(run_id):
-            yield _facts_of_sighting(one, places[one.place])
+            yield facts_of_sighting(one, places[one.place], root=places[one.place].root)
 
 
 def open_catalog(settings: Settings, clock: Clock) -> Catalog:
@@ -365,44 +365,3 @@ def _order(place: PlaceFacts, node: str | None) -> tuple[int, int, int]:
     shared = 0 if place.node is None else 1
     own = 0 if place.node == node else 1
     return (shared, own, place.first_seen_at_ns)
-
-
-def _facts_of_sighting(one: SightingFacts, place: PlaceFacts) -> CheckpointFacts:
-    findings = one.findings or (
-        Finding(Reason.UNVERIFIED, one.name, "not sealed yet: the next scan will"),
-    )
-    found = Found(
-        name=one.name,
-        layout=one.layout,
-        step=one.step,
-        step_kind=one.step_kind,
-        variant=one.variant,
-    )
-    return CheckpointFacts(
-        name=one.name,
-        layout=one.layout,
-        step=one.step,
-        step_kind=one.step_kind,
-        content_id=None,
-        purposes=tuple(Purpose),
-        world_size=None,
-        reshardable=None,
-        bytes=one.bytes,
-        line=1,
-        evidence=Evidence.NONE,
-        findings=findings,
-        notes=one.notes,
-        copies=(
-            CopyFacts(
-                place=one.place,
-                tier=place.tier,
-                node=place.node,
-                root=place.root,
-                shards=(),
-                evidence=Evidence.NONE,
-            ),
-        ),
-        resume=resume_args(found, step=one.step, tag=one.name.rpartition("/")[2]),
-        newest_mtime_ns=one.newest_mtime_ns,
-        variant=one.variant,
-    )

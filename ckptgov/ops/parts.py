@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import chain
 
 from ckptgov.catalog.catalog import Catalog
-from ckptgov.catalog.facts import PlacedCopy, PlaceFacts, RecordFacts, RunFacts, SealedFacts
+from ckptgov.catalog.facts import PlacedCopy, PlaceFacts, RecordFacts, RunFacts
 from ckptgov.errors import Malformed, NotAllowed, UnknownRun
 from ckptgov.manifest.forms.manifests import decode_manifest, encode_manifest
 from ckptgov.manifest.forms.records import decode_record, encode_record
@@ -24,7 +24,7 @@ from ckptgov.model.journal import KIND_OF, NumberedRecord, Record, Sealed
 from ckptgov.ops.context import Context
 from ckptgov.ops.posting import LEDGER, posted_record
 from ckptgov.ops.posting_copies import put_copy
-from ckptgov.ops.record import coverage_of
+from ckptgov.ops.record import coverage_of, sealed_facts
 from ckptgov.ops.standing import pages
 from ckptgov.wire.facts import PostedRecord, packed
 from ckptgov.wire.parts import (
@@ -227,30 +227,19 @@ def _seal(
         first_seen_at_ns=_first_seen_ns(context, run_id, manifest.name),
         margin_ns=int(context.settings.clock_margin_s * 1e9),
     )
-    catalog.put_sealed(_sealed_facts(run_id, manifest, record), encode_manifest(manifest))
+    facts = sealed_facts(
+        run_id,
+        manifest,
+        line=record.line,
+        attempt=record.attempt,
+        sealed_at_ns=record.stamp.at_ns,
+    )
+    catalog.put_sealed(facts, encode_manifest(manifest))
 
 
 def _first_seen_ns(context: Context, run_id: str, name: str) -> int:
     seen = [one.first_seen_at_ns for one in context.catalog.sightings(run_id) if one.name == name]
     return min(seen, default=context.author.clock.now_ns())
-
-
-def _sealed_facts(run_id: str, manifest: Manifest, record: Sealed) -> SealedFacts:
-    return SealedFacts(
-        run_id=run_id,
-        content_id=manifest.content_id,
-        name=manifest.name,
-        step=manifest.step,
-        step_kind=manifest.step_kind,
-        layout=manifest.layout,
-        world_size=manifest.world_size,
-        purposes=manifest.purposes,
-        bytes=manifest.bytes,
-        shard_count=len(manifest.shards),
-        line=record.line,
-        attempt=record.attempt,
-        sealed_at_ns=record.stamp.at_ns,
-    )
 
 
 def _publish_at(

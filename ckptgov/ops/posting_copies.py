@@ -10,6 +10,7 @@ from ckptgov.catalog.facts import PlacedCopy, SealedFacts
 from ckptgov.errors import Malformed
 from ckptgov.manifest.forms.manifests import decode_manifest
 from ckptgov.model.copies import TRANSITIONS, CopyState
+from ckptgov.ops.record import sealed_facts
 from ckptgov.wire.facts import Post, PostedCopy, PostedSealed, unpacked
 
 _DECIDED = frozenset({CopyState.CONDEMNED, CopyState.TRASHING, CopyState.TRASHED, CopyState.PURGED})
@@ -56,17 +57,9 @@ def _sealed_facts(run_id: str, one: PostedSealed) -> tuple[SealedFacts, bytes]:
     manifest = decode_manifest(raw, where=f"posted manifest of {one.content_id}")
     if manifest.content_id != one.content_id:
         raise Malformed(f"post: the manifest of {one.content_id} is of {manifest.content_id}")
-    facts = SealedFacts(
-        run_id=run_id,
-        content_id=manifest.content_id,
-        name=manifest.name,
-        step=manifest.step,
-        step_kind=manifest.step_kind,
-        layout=manifest.layout,
-        world_size=manifest.world_size,
-        purposes=manifest.purposes,
-        bytes=manifest.bytes,
-        shard_count=len(manifest.shards),
+    facts = sealed_facts(
+        run_id,
+        manifest,
         line=one.line,
         attempt=one.attempt,
         sealed_at_ns=one.sealed_at_ns,

@@ -73,21 +73,34 @@ def _verified_first(copy: SealedCopy) -> int:
     return 0 if copy.proof.evidence is Evidence.DIGEST else 1
 
 
+def sealed_facts(
+    run_id: str, manifest: Manifest, *, line: int, attempt: int, sealed_at_ns: int
+) -> SealedFacts:
+    """A sealed checkpoint as the catalog keeps it: its manifest, and where in the run it stands."""
+    return SealedFacts(
+        run_id=run_id,
+        content_id=manifest.content_id,
+        name=manifest.name,
+        step=manifest.step,
+        step_kind=manifest.step_kind,
+        layout=manifest.layout,
+        world_size=manifest.world_size,
+        purposes=manifest.purposes,
+        bytes=manifest.bytes,
+        shard_count=len(manifest.shards),
+        line=line,
+        attempt=attempt,
+        sealed_at_ns=sealed_at_ns,
+    )
+
+
 def _put_sealed(catalog: Catalog, look: RunLook, copy: SealedCopy, run_id: str, at_ns: int) -> None:
     manifest = copy.manifest
     record = look.sealed_records.get(manifest.content_id)
     catalog.put_sealed(
-        SealedFacts(
-            run_id=run_id,
-            content_id=manifest.content_id,
-            name=manifest.name,
-            step=manifest.step,
-            step_kind=manifest.step_kind,
-            layout=manifest.layout,
-            world_size=manifest.world_size,
-            purposes=manifest.purposes,
-            bytes=manifest.bytes,
-            shard_count=len(manifest.shards),
+        sealed_facts(
+            run_id,
+            manifest,
             line=record.line if record is not None else look.lines.active.number,
             attempt=record.attempt if record is not None else 0,
             sealed_at_ns=record.stamp.at_ns if record is not None else at_ns,

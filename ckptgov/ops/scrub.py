@@ -22,6 +22,7 @@ from ckptgov.ops.context import Context
 from ckptgov.ops.moving import paced_reading
 from ckptgov.ops.record import record_look
 from ckptgov.work.answer import share_journal
+from ckptgov.work.ask import verified
 from ckptgov.work.look import RunLook
 from ckptgov.work.seal import SealSettings
 from ckptgov.work.verify import VerifyOutcome, verify_sealed
@@ -163,7 +164,7 @@ def _compare_run(
         look.refresh()
         at_ns = context.author.clock.now_ns()
         record_look(context.catalog, look, those[0].run_id, at_ns=at_ns, sightings=None)
-        done += [_verified(look, one) for one in compared]
+        done += [verified(look, one) for one in compared]
     return done
 
 
@@ -184,22 +185,6 @@ def _compare(
             clock=context.author.clock,
             settings=settings,
         )
-
-
-def _verified(look: RunLook, outcome: VerifyOutcome) -> VerifiedCheckpoint:
-    return VerifiedCheckpoint(
-        name=outcome.name,
-        step=outcome.step,
-        step_kind=outcome.step_kind,
-        layout=outcome.layout,
-        variant=outcome.variant,
-        content_id=outcome.content_id,
-        place=look.place.uuid or "",
-        bytes=outcome.bytes,
-        evidence=outcome.evidence.value,
-        findings=outcome.findings,
-        notes=outcome.notes,
-    )
 
 
 def _error_of(done: Sequence[VerifiedCheckpoint], missed: Sequence[str]) -> CkptgovError | None:

@@ -18,7 +18,7 @@ from ckptgov.catalog.facts import PlacedCopy, SealedFacts, SightingFacts
 from ckptgov.layouts.base import resume_args
 from ckptgov.layouts.fit import reshardable_of
 from ckptgov.manifest.forms.manifests import decode_manifest
-from ckptgov.model.checkpoint import Evidence, Manifest, Purpose
+from ckptgov.model.checkpoint import Evidence, Manifest
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import (
     CheckpointFacts,
@@ -27,6 +27,7 @@ from ckptgov.model.facts import (
     Found,
     Reason,
 )
+from ckptgov.ops.sighted import facts_of_sighting
 from ckptgov.ops.standing_run import Site, StandingRun
 from ckptgov.planning.merge import join_places
 
@@ -240,42 +241,11 @@ def _sighted(run: StandingRun, one: SightingFacts) -> CheckpointFacts:
     line = run.lines.active.number
     if one.step is not None:
         line = run.lines.line_of_unsealed(one.step, one.newest_mtime_ns)
-    findings = one.findings or (
-        Finding(Reason.UNVERIFIED, one.name, "not sealed yet: the next scan will"),
-    )
-    found = Found(
-        name=one.name,
-        layout=one.layout,
-        step=one.step,
-        step_kind=one.step_kind,
-        variant=one.variant,
-    )
-    copy = CopyFacts(
-        place=one.place,
-        tier=site.place.tier,
-        node=site.place.node,
+    return facts_of_sighting(
+        one,
+        site.place,
         root=site.address,
         name=one.name,
-        shards=(),
-        evidence=Evidence.NONE,
-        is_reachable=site.why_not is None,
-    )
-    return CheckpointFacts(
-        name=one.name,
-        layout=one.layout,
-        step=one.step,
-        step_kind=one.step_kind,
-        content_id=None,
-        purposes=tuple(Purpose),
-        world_size=None,
-        reshardable=None,
-        bytes=one.bytes,
         line=line,
-        evidence=Evidence.NONE,
-        findings=findings,
-        notes=one.notes,
-        copies=(copy,),
-        resume=resume_args(found, step=one.step, tag=one.name.rpartition("/")[2]),
-        newest_mtime_ns=one.newest_mtime_ns,
-        variant=one.variant,
+        is_reachable=site.why_not is None,
     )

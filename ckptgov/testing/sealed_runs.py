@@ -12,11 +12,12 @@ from pathlib import Path
 import xxhash
 
 from ckptgov.catalog.catalog import Catalog
-from ckptgov.catalog.facts import PlacedCopy, PlaceFacts, RunRootFacts, SealedFacts
+from ckptgov.catalog.facts import PlacedCopy, PlaceFacts, RunRootFacts
 from ckptgov.manifest.build import build_manifest
 from ckptgov.manifest.forms.manifests import encode_manifest
 from ckptgov.model.checkpoint import Evidence, Manifest, Purpose, RunIdentity, Shard, StepKind
 from ckptgov.model.copies import CopyState
+from ckptgov.ops.record import sealed_facts
 from ckptgov.storage.posix import PosixStorage
 from ckptgov.work.runstore import store_at
 from ckptgov.work.tier import mint_identity, read_identity
@@ -122,7 +123,8 @@ def record_sealed(
     with catalog.transaction():
         if is_new:
             catalog.put_sealed(
-                _sealed(run_id, manifest, at_ns, line, attempt), encode_manifest(manifest)
+                sealed_facts(run_id, manifest, line=line, attempt=attempt, sealed_at_ns=at_ns),
+                encode_manifest(manifest),
             )
         for place in places:
             copy = PlacedCopy(
@@ -136,21 +138,3 @@ def record_sealed(
                 verified_at_ns=at_ns,
             )
             catalog.put_copy(copy, at_ns)
-
-
-def _sealed(run_id: str, manifest: Manifest, at_ns: int, line: int, attempt: int) -> SealedFacts:
-    return SealedFacts(
-        run_id=run_id,
-        content_id=manifest.content_id,
-        name=manifest.name,
-        step=manifest.step,
-        step_kind=manifest.step_kind,
-        layout=manifest.layout,
-        world_size=manifest.world_size,
-        purposes=manifest.purposes,
-        bytes=manifest.bytes,
-        shard_count=len(manifest.shards),
-        line=line,
-        attempt=attempt,
-        sealed_at_ns=at_ns,
-    )

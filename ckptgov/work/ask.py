@@ -291,9 +291,9 @@ def verify(
             outcome = verify_sealed(
                 look, copy, level=level, clock=clock, settings=settings, write=write
             )
-            checkpoints.append(_verified(look, outcome))
+            checkpoints.append(verified(look, outcome))
         checkpoints += [
-            _verified(look, verify_unsealed(look, found, level=level))
+            verified(look, verify_unsealed(look, found, level=level))
             for found in look.unsealed()
             if asked.only_name in (None, found.name)
         ]
@@ -309,7 +309,8 @@ def _newest_first(one: VerifiedCheckpoint) -> tuple[int, str]:
     return (-(one.step if one.step is not None else -1), one.name)
 
 
-def _verified(look: RunLook, outcome: VerifyOutcome) -> VerifiedCheckpoint:
+def verified(look: RunLook, outcome: VerifyOutcome) -> VerifiedCheckpoint:
+    """What became of one checkpoint at one place, as it is told."""
     return VerifiedCheckpoint(
         name=outcome.name,
         step=outcome.step,
