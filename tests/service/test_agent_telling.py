@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from ckptgov.errors import Malformed, NotAllowed
-from ckptgov.model.checkpoint import Evidence
+from ckptgov.model.checkpoint import Evidence, VerifyLevel
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Finding, Reason
 from ckptgov.model.journal import MarkBad
@@ -19,6 +19,7 @@ from ckptgov.ops import telling, telling_run
 from ckptgov.ops.parts import CatalogJournal
 from ckptgov.ops.posting import apply_post
 from ckptgov.ops.scan import scan
+from ckptgov.ops.verify import verify
 from ckptgov.testing.builders import write_dcp
 from ckptgov.testing.cluster import LocalCluster, LocalNode
 from ckptgov.wire.facts import (
@@ -276,6 +277,30 @@ class TestGuards:
         assert apply(cluster, late).is_applied
         states = [state for state, _ in known(cluster)[told.content_id]]
         assert sorted(states) == [CopyState.CORRUPT, CopyState.VERIFIED]
+
+    @pytest.mark.parametrize("left", ["the receipts", "nothing"])
+    def test_a_late_verdict_does_not_bring_back_what_was_lost_since(
+        self, cluster: LocalCluster, node: LocalNode, left: str
+    ) -> None:
+        """P1: the agent compared the shared copy, could not tell, and the copy was removed."""
+        node.line.is_cut = True
+        with node.serving.context() as context:
+            asked = context.asked("run", sealed_only=False)
+            assert asked is not None
+            context.author.clock.sleep(5)
+            verify(context, asked, level=VerifyLevel.DIGEST, dry_run=False)
+        shutil.rmtree(cluster.lustre / "run/step_10")
+        if left == "nothing":
+            shutil.rmtree(cluster.lustre / "run/.ckptgov/receipts")
+        cluster.clock.sleep(5)
+        with cluster.serving.context() as context:
+            scan(context, [])
+        node.line.is_cut = False
+        node.agent.tell()  # only that: a flush would bring the copy itself back
+        (copies,) = cluster.copies("run").values()
+        states = {one.place: one.state for one in copies}
+        shared = next(one.place for one in cluster.serving.catalog.places() if one.node is None)
+        assert states[shared] is CopyState.LOST
 
     def test_a_verdict_that_was_long_on_its_way_does_not_prove_what_changed_since(
         self, cluster: LocalCluster, node: LocalNode
