@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from ckptgov.catalog.facts import EventFacts, RunFacts, SealedFacts
 from ckptgov.errors import NoneRestorable, UsageError
@@ -12,6 +12,7 @@ from ckptgov.model.access import Right, team_of
 from ckptgov.model.checkpoint import Evidence, Expect
 from ckptgov.model.facts import Query
 from ckptgov.ops import standing
+from ckptgov.ops.parts import doubts_of
 from ckptgov.ops.runs import check_run_name, create_run, list_runs, listed_run
 from ckptgov.service import schemas
 from ckptgov.service.answers import WAITED_FOR_PRIORITY
@@ -102,7 +103,9 @@ def checkpoints(call: Call[requests.ListQuery, requests.Body]) -> Reply:
     name = call.run().identity.name
     query = Query(purpose=asked.purpose, world_size=asked.world_size, min_evidence=Evidence.DIGEST)
     with call.context() as context:
-        return document(documents.listing(standing.listing(context, name, query, node=asked.node)))
+        told = standing.listing(context, name, query, node=asked.node)
+        doubts = doubts_of(context, told.run_id) if told.run_id is not None else ()
+        return document(documents.listing(replace(told, notes=(*told.notes, *doubts))))
 
 
 def manifest(call: Call[requests.StepQuery, requests.Body]) -> Reply:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -78,6 +80,28 @@ def test_halves_become_a_checkpoint(
     cluster.turn(times=3)
     assert cluster.restorable("run") == ["checkpoint-2"]
     assert {one.node for one in cluster.serving.catalog.nodes.nodes()} == {"node0", "node1"}
+
+
+def test_why_a_part_is_no_checkpoint_yet_is_told(
+    cluster: LocalCluster, over_http: Callable[[str], HttpCluster], url: str
+) -> None:
+    """P9: one half is there; whoever lists the run hears what it waits for."""
+    write_halves(cluster)
+    node = cluster.nodes["node0"]
+    node.line.cluster = over_http("node0")
+    node.turn()
+    made = make_token(
+        cluster.serving.catalog,
+        label="reader",
+        rights={Right.READ},
+        now_ns=cluster.clock.now_ns(),
+    )
+    asking = urllib.request.Request(
+        f"{url}/v1/runs/run/checkpoints", headers={"Authorization": f"Bearer {made.text}"}
+    )
+    with urllib.request.urlopen(asking, timeout=30) as answer:
+        notes = json.load(answer)["notes"]
+    assert [one["text"] for one in notes if one["kind"] == "halves"] != []
 
 
 def test_a_token_speaks_for_its_node_only(
