@@ -6,6 +6,13 @@ was committed at most 100 ms before it was asked for. Whatever is decided here i
 transaction of the catalog or by a create-once record on storage, so that any number of replicas
 may run, die and come back.
 
+Where things are: ``serve`` starts a process of it and ``serving`` is what all of it works with.
+Requests pass ``fastpath`` (the one hot question, from ``answers``), then ``front``, then ``app``
+and ``api`` to an endpoint: each ``routes_*`` is a table of endpoints and what they do, ``access``
+says who may. ``leadership``, ``scheduler`` and ``activities`` make tasks; ``workers`` carry them
+out by ``runners``. ``agent*`` is the other program, on a node; ``peer_*`` its door to other nodes.
+``metrics`` (by ``census``, ``spaces``, ``families``), ``alerts`` and ``logs`` tell people.
+
 Must not know: SQL, and how checkpoints lie on storage; that is ``ops``. Nothing here is imported
 by a command that does not serve.
 """
