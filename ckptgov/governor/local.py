@@ -16,6 +16,9 @@ from msgspec.structs import replace
 
 from ckptgov.client.address import is_run_name
 from ckptgov.errors import CkptgovError, NoneRestorable, UnknownRun, UsageError
+from ckptgov.governor.claiming import ClaimVerbs
+from ckptgov.governor.planning import PlanVerbs
+from ckptgov.governor.removing import RemovalVerbs
 from ckptgov.model.answers import (
     LatestAnswer,
     RunListing,
@@ -72,7 +75,7 @@ def open_governor(
         )
 
 
-class Governor:
+class Governor(PlanVerbs, RemovalVerbs, ClaimVerbs):
     """Launcher verbs from looks alone; the others through ``context`` (catalog and settings)."""
 
     def __init__(

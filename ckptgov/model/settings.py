@@ -78,10 +78,12 @@ class Link(Struct, frozen=True, kw_only=True):
 
 
 class RunRule(Struct, frozen=True, kw_only=True):
-    """A declared rule for the runs whose name matches ``run`` (a glob)."""
+    """What is declared of the runs whose name matches ``run`` (a glob): how their checkpoints are
+    told whole where no layout can, and tags that policies select runs by."""
 
     run: str
-    expect: Expect
+    expect: Expect | None = None
+    tags: tuple[str, ...] = ()
 
 
 class Cadence(Struct, frozen=True, kw_only=True):
@@ -97,6 +99,9 @@ CADENCES: Mapping[str, Cadence] = {
     "verify": Cadence(every_s=86400.0, slo_s=3 * 86400.0),
     "reconcile": Cadence(every_s=86400.0, slo_s=3 * 86400.0),
     "backup": Cadence(every_s=6 * 3600.0, slo_s=86400.0),
+    "plan": Cadence(every_s=3600.0, slo_s=6 * 3600.0),
+    "apply": Cadence(every_s=3600.0, slo_s=86400.0),
+    "capacity": Cadence(every_s=300.0, slo_s=3600.0),
 }
 """What runs unless the file says otherwise; ``every: 0`` there turns one off."""
 
@@ -132,4 +137,5 @@ class Settings(Struct, frozen=True, kw_only=True):
     digest_threads: int = 4
     step_over_limit: int = 3
     catalog_url: str | None = None  # None: SQLite in ``home``; postgresql://… for a cluster
+    policies_dir: str | None = None  # None: ``policies`` in ``home``; absolute
     service: ServiceSettings = ServiceSettings()

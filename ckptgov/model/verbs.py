@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ckptgov.model.journal import Record, RestoreOutcome
     from ckptgov.model.movement import FlushAnswer, RestoreAnswer
     from ckptgov.model.pacing import Budget, FlowFacts
+    from ckptgov.model.removal import ApplyAnswer, UndeleteAnswer
+    from ckptgov.model.retention import PlanState, RunVerdict, StoredPlan
     from ckptgov.model.settings import NodeSettings, TierSettings
     from ckptgov.model.usage import DuAnswer, ReconcileAnswer
 
@@ -218,4 +220,86 @@ class Admin(Protocol):
 
     def du(self, *, run: str | None = None, tier: str | None = None) -> DuAnswer:
         """What takes room, by tier, run and state."""
+        ...
+
+
+class Keeper(Protocol):
+    """Whoever decides what stays, and answers for what goes."""
+
+    def plan(
+        self, *, run: str | None = None, policy: str | None = None, dry_run: bool = False
+    ) -> StoredPlan:
+        """Decide what may go, of every run or one, and store the plan (a dry run: only tell it).
+
+        ``policy`` is the text of a policy file to judge by, in the place of those in force; such
+        a plan can be looked at, never applied.
+        """
+        ...
+
+    def plans(
+        self, *, states: Sequence[PlanState] | None = None, limit: int = 20
+    ) -> Sequence[StoredPlan]:
+        """Stored plans, newest first; without entries of those that are over."""
+        ...
+
+    def stored_plan(self, plan_id: str) -> StoredPlan:
+        """One stored plan by its id or an unambiguous beginning of it."""
+        ...
+
+    def approve(self, plan_id: str, *, reason: str, dry_run: bool = False) -> StoredPlan:
+        """Let a plan that goes beyond a cap be applied."""
+        ...
+
+    def apply(
+        self,
+        plan_id: str | None,
+        *,
+        strict: bool = False,
+        dry_run: bool = False,
+        stop: Callable[[], bool] = never,
+    ) -> ApplyAnswer:
+        """Condemn what a plan lists, and go on with what was condemned or trashed before.
+
+        None: only the going on. ``strict``: nothing at all where one entry has changed.
+        """
+        ...
+
+    def undelete(
+        self, target: str, *, step: int | None = None, dry_run: bool = False
+    ) -> UndeleteAnswer:
+        """Bring back what is condemned or in the trash, of a run or one of its checkpoints."""
+        ...
+
+    def verdict(self, target: str, *, policy: str | None = None) -> RunVerdict:
+        """Every checkpoint of a run with what becomes of it and every reason."""
+        ...
+
+    def pin(
+        self,
+        target: str,
+        *,
+        step: int,
+        name: str,
+        reason: str | None,
+        ttl_s: float | None,
+        undo: bool = False,
+        dry_run: bool = False,
+    ) -> Record:
+        """Keep a checkpoint under a name, for good or for so long (or no longer)."""
+        ...
+
+    def end_run(
+        self, target: str, *, retire: bool, reason: str | None = None, dry_run: bool = False
+    ) -> Record:
+        """Say that a run is finished, or retired: its last checkpoints may then go by rule."""
+        ...
+
+    def delete_run(self, target: str, *, confirm: str, dry_run: bool = False) -> StoredPlan:
+        """Plan the removal of every checkpoint of a retired run; ``confirm`` repeats its name."""
+        ...
+
+    def set_metric(
+        self, target: str, *, step: int, name: str, value: str, dry_run: bool = False
+    ) -> Record:
+        """Tell a metric of a checkpoint after it was sealed."""
         ...

@@ -231,7 +231,7 @@ class Context:
     def rules_for(self, run: str) -> Iterable[Expect]:
         """The declared rules whose pattern matches a run's name."""
         for rule in self.settings.rules:
-            if fnmatchcase(run, rule.run):
+            if rule.expect is not None and fnmatchcase(run, rule.run):
                 yield rule.expect
 
     def tier_of(self, root: str, node: str | None) -> TierSettings | None:

@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 
 from ckptgov.errors import UsageError
-from ckptgov_cli import agent, launching, moving, serve, service_verbs
+from ckptgov_cli import (
+    agent,
+    claims,
+    launching,
+    moving,
+    planning,
+    policies,
+    removing,
+    serve,
+    service_verbs,
+)
 from ckptgov_cli.options import (
     EXIT_CODES,
     DryRun,
@@ -34,7 +44,7 @@ catalog_app = typer.Typer(help="The catalog: an index that storage can always re
 app.add_typer(tier_app, name="tier")
 app.add_typer(run_app_, name="run")
 app.add_typer(catalog_app, name="catalog")
-for part in (moving, launching, serve, agent, service_verbs):
+for part in (moving, planning, removing, claims, policies, launching, serve, agent, service_verbs):
     part.register(app)
 
 

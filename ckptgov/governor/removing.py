@@ -1,0 +1,17 @@
+"""Carrying plans out and undoing them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ckptgov.ops.context import Context
+
+
+class RemovalVerbs:
+    """Part of ``Governor``."""
+
+    @property
+    def context(self) -> Context:
+        """Settings and catalog of this home."""
+        raise NotImplementedError
