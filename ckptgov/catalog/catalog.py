@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, delete
 
-from ckptgov.catalog import history, schema
+from ckptgov.catalog import changes, history, schema
 from ckptgov.catalog.activities import ActivityBook
 from ckptgov.catalog.checkpoint_calls import CheckpointCalls
 from ckptgov.catalog.database import Database
@@ -150,6 +150,12 @@ class Catalog(PlaceCalls, CheckpointCalls, HistoryCalls, Closing):
         """This catalog's UUID and epoch."""
         with self._database.read() as connection:
             return schema.identity(connection, self._database.name)
+
+    def pulse(self) -> tuple[CatalogIdentity, int]:
+        """This catalog's identity and the number of its newest change, at one moment."""
+        with self._database.read() as connection:
+            identity = schema.identity(connection, self._database.name)
+            return identity, changes.newest_change(connection)
 
     def adopt_identity(self, uuid: str, epoch: int) -> None:
         """Take over the identity found on the tiers.

@@ -1,9 +1,10 @@
 """``latest`` of every run, remembered as the bytes that go out, and never older than 100 ms.
 
-One thread asks the catalog every 40 ms what was committed, and what it names is forgotten. An
-answer is given from memory only where the last such look began at most 100 ms ago. On a busy
-machine it may be longer ago: then one more look serves all who wait, so that load never turns
-into more load. What the catalog cannot tell is "could not look".
+While answers are asked for, one thread asks the catalog every 40 ms what was committed, and what
+it names is forgotten. An answer is given from memory only where the last such look began at most
+100 ms ago. It may be longer ago, on a busy machine or where nobody had asked for a while: then
+one more look serves all who wait, so that load never turns into more load. What the catalog
+cannot tell is "could not look".
 
 An answer is read in several short transactions. What is committed between them may or may not be
 in it, as if it were committed just before or after the question; it is forgotten all the same.
@@ -40,6 +41,9 @@ from ckptgov.wire.requests import LatestQuery
 log = logging.getLogger(__name__)
 
 POLL_S = 0.04
+QUIET_S = 1.0
+"""How long after the last question the looking goes on at that pace."""
+QUIET_POLL_S = 0.5
 OLDEST_S = 0.1
 MOST_BYTES = 64 * 2**20
 WAITED_FOR_PRIORITY = 100
@@ -130,6 +134,7 @@ class Answers(Closing):
         self._fresh_at: float | None = None
         self._settings: Settings = serving.settings()
         self._listeners: list[Callable[[RunChange], None]] = []
+        self._asked_at = 0.0
         self._wake = threading.Event()
         self._is_ending = False
         self._waiting: list[_Waiter] = []
@@ -166,6 +171,7 @@ class Answers(Closing):
         """Have changes looked for now; whether that worked. Everybody waits for the same look."""
         if self._thread is None or self._is_ending:
             return False
+        self._asked_at = self._now()
         loop = asyncio.get_running_loop()
         looked: asyncio.Future[bool] = loop.create_future()
         with self._lock:
@@ -189,6 +195,7 @@ class Answers(Closing):
     def ready(self, run: str, question: LatestQuery) -> Told | None:
         """The answer in memory, if it may be given; never waits."""
         key = (run, question)
+        self._asked_at = self._now()
         with self._lock:
             told = self._told.get(key)
             if told is None or not self.is_fresh:
@@ -307,15 +314,14 @@ class Answers(Closing):
                     self._settings = settings
                     self._forget_all()
                 self._apply(changes, seq)
-                self._fresh_at = began
             for change in changes:
                 for listener in self._listeners:
                     listener(change)
+            self._fresh_at = began  # last: nobody is let in by what a listener has yet to hear
 
     def _changes(self, catalog: Catalog) -> tuple[list[RunChange], int | None]:
         """What is new. Of another catalog, or an earlier state of this one, nothing is known."""
-        identity = catalog.identity()
-        newest = catalog.change_seq()
+        identity, newest = catalog.pulse()
         if self._seq is None or newest < self._seq or identity != self._identity:
             self._seq, self._identity = None, identity
             return [RunChange(seq=newest, run_id=None)], None
@@ -346,7 +352,8 @@ class Answers(Closing):
 
     def _watch(self) -> None:
         while not self._is_ending:
-            self._wake.wait(self._poll_s)
+            is_quiet = self._now() - self._asked_at > QUIET_S
+            self._wake.wait(max(QUIET_POLL_S, self._poll_s) if is_quiet else self._poll_s)
             self._wake.clear()
             self._try_to_catch_up()
             self._tell_waiting()

@@ -313,6 +313,29 @@ def test_what_is_asked_again_is_kept_longest(stage, computed) -> None:
     assert len(computed) == 11
 
 
+def test_while_nobody_asks_the_catalog_is_left_alone_and_the_next_answer_is_fresh(
+    stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(answers_module, "QUIET_S", -1.0)
+    monkeypatch.setattr(answers_module, "QUIET_POLL_S", 3600.0)
+    looks = []
+    pulse = stage.catalog.pulse
+    monkeypatch.setattr(stage.catalog, "pulse", lambda: looks.append(1) or pulse())
+    answers = Answers(stage.serving, poll_s=0.001, oldest_s=0.001)
+    answers.start()
+    try:
+        stage.seal(100)
+        looked = len(looks)
+        time.sleep(0.05)
+        assert len(looks) == looked
+        assert step_of(answers) == 100
+        stage.seal(200)
+        time.sleep(0.002)
+        assert step_of(answers) == 200
+    finally:
+        answers.close()
+
+
 def test_changed_settings_forget_everything(stage, still) -> None:
     stage.seal(100)
     assert step_of(still) == 100
@@ -329,7 +352,8 @@ def test_another_catalog_under_the_same_name_forgets_everything(
     still.catch_up()
     assert step_of(still) == 100
     stage.seal(200)
-    monkeypatch.setattr(stage.catalog, "change_seq", lambda: 1)
+    identity = stage.catalog.identity()
+    monkeypatch.setattr(stage.catalog, "pulse", lambda: (identity, 1))
     monkeypatch.setattr(stage.catalog, "changes", lambda after: ())
     still.catch_up()
     assert step_of(still) == 200
