@@ -7,7 +7,7 @@ refused. Connections here are fleeting ones: see ``database``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from sqlalchemy import Connection, bindparam, delete, select, update
@@ -62,6 +62,9 @@ class FlowBook:
                     one.owner.started,
                 ):
                     continue
+                (heard[one.flow_id],) = decoded(grant_of, [row])
+                if one.acts_on not in (None, row.grant_seq):
+                    continue  # what it uses is still what it was granted before
                 this = update(FlowRow).where(col(FlowRow.flow_id) == one.flow_id)
                 connection.execute(
                     this.values(
@@ -76,7 +79,6 @@ class FlowBook:
                         write_push_backs=one.write_push_backs,
                     )
                 )
-                (heard[one.flow_id],) = decoded(grant_of, [row])
         return heard
 
     def close(self, flow_ids: Iterable[str]) -> None:
@@ -97,10 +99,17 @@ class FlowBook:
                 reaped += connection.execute(delete(FlowRow).where(*this)).rowcount
         return reaped
 
-    def registered(self) -> tuple[RegisteredFlow, ...]:
-        """Every registered flow, by id."""
+    def registered(
+        self, *, flow_ids: Collection[str] | None = None, host: str | None = None
+    ) -> tuple[RegisteredFlow, ...]:
+        """Registered flows, by id: every one, those named, or those of one host."""
+        statement = _FLOWS
+        if flow_ids is not None:
+            statement = statement.where(col(FlowRow.flow_id).in_(flow_ids))
+        if host is not None:
+            statement = statement.where(col(FlowRow.host) == host)
         with self._current.read() as connection:
-            return decoded(flow_of, connection.execute(_FLOWS))
+            return decoded(flow_of, connection.execute(statement))
 
     def allocator(self) -> Allocator | None:
         """Who holds, or held last, the lease on computing the grants."""

@@ -56,7 +56,11 @@ class RegisteredFlow(Struct, frozen=True, kw_only=True):
 
 
 class Beat(Struct, frozen=True, kw_only=True):
-    """What a flow tells each time. Bytes and push-backs are counted from its beginning."""
+    """What a flow tells each time. Bytes and push-backs are counted from its beginning.
+
+    ``acts_on``: the number of the grant it uses, where it may not have heard of its newest: then
+    it is told that one, and does not count as heard until it acts on it.
+    """
 
     flow_id: str
     owner: FlowOwner
@@ -65,6 +69,7 @@ class Beat(Struct, frozen=True, kw_only=True):
     wanted: Rates | None = None
     read_push_backs: int = 0
     write_push_backs: int = 0
+    acts_on: int | None = None
 
 
 class Grant(Struct, frozen=True, kw_only=True):

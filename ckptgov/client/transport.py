@@ -144,8 +144,11 @@ class Transport:
         body: Document | None = None,
         is_repeatable: bool | None = None,
         wait_s: float = 0.0,
+        answer_s: float | None = None,
     ) -> Reply:
         """The service's reply, whatever it says.
+
+        ``answer_s``: how long one replica has to answer, where that is not the usual time.
 
         Raises:
             Silent: none of the replicas gave one in time.
@@ -154,12 +157,13 @@ class Transport:
         repeatable = method == "GET" if is_repeatable is None else is_repeatable
         target = _target(path, query)
         raw = None if body is None else msgspec.json.encode(body)
+        limit_s = (self._answer_s if answer_s is None else answer_s) + wait_s
         give_up = self._clock.monotonic() + self._patience_s
         tried, pause_s = 0, FIRST_PAUSE_S
         while True:
             replica = self._address.replicas[self._first]
             try:
-                return self._once(replica, method, target, raw, repeatable, wait_s)
+                return self._once(replica, method, target, raw, repeatable, limit_s)
             except Silent as error:
                 silent = error
                 tried += 1
@@ -181,13 +185,13 @@ class Transport:
         target: str,
         raw: bytes | None,
         repeatable: bool,
-        wait_s: float,
+        limit_s: float,
     ) -> Reply:
         connection = self._connection(replica, is_new=not repeatable)
-        deadline = self._clock.monotonic() + self._answer_s + wait_s
+        deadline = self._clock.monotonic() + limit_s
         try:
             if connection.sock is not None:
-                connection.sock.settimeout(self._answer_s + wait_s)
+                connection.sock.settimeout(limit_s)
             connection.request(
                 method, replica.prefix + target, body=raw, headers=self._headers(raw)
             )

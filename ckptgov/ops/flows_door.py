@@ -9,7 +9,7 @@ says that the process ended, or for a day (``flows_arbiter.FORGOTTEN_S``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ckptgov.catalog.flowfacts import Beat, FlowOwner, Grant, RegisteredFlow
@@ -62,8 +62,8 @@ def open_flow(catalog: Catalog, limits: Limits, told: wire.OpenFlow, *, node: st
     try:
         catalog.flows.open(flow)
     except FileExistsError as error:
-        standing = {one.request.flow_id: one.owner for one in catalog.flows.registered()}
-        if standing.get(request.flow_id) != flow.owner:  # else our answer was lost
+        standing = [one.owner for one in catalog.flows.registered(flow_ids=[request.flow_id])]
+        if standing != [flow.owner]:  # else our answer was lost
             raise LeaseLost(f"flow {request.flow_id} is open in another process") from error
 
 
@@ -77,7 +77,8 @@ def hear_beats(catalog: Catalog, told: wire.FlowBeats, *, node: str | None) -> w
     if len(told.beats) > wire.MAX_FLOWS:
         raise UsageError(f"{len(told.beats)} flows at once")
     owner = _stored(told.owner)
-    known = {one.request.flow_id: one for one in catalog.flows.registered()}
+    told_ids = [one.flow_id for one in told.beats]
+    known = {one.request.flow_id: one for one in catalog.flows.registered(flow_ids=told_ids)}
     own = [
         one
         for one in told.beats
@@ -85,39 +86,12 @@ def hear_beats(catalog: Catalog, told: wire.FlowBeats, *, node: str | None) -> w
     ]
     for one in own:
         _require_node(known[one.flow_id].request.node, node)
-    grants = _count(catalog, own, owner)
+    grants = catalog.flows.beat([_beat(one, owner) for one in own])
+    of_host = catalog.flows.registered(host=owner.host) if told.lists_host else ()
     return wire.FlowAnswers(
         grants={flow_id: _told_grant(grant) for flow_id, grant in grants.items()},
-        of_host=_of_host(known.values(), owner, node) if told.lists_host else (),
+        of_host=_of_host(of_host, node),
     )
-
-
-class _Granted(Exception):
-    """Grants were written since they were read: nothing may be counted for these flows."""
-
-    def __init__(self, grants: dict[str, Grant]) -> None:
-        super().__init__()
-        self.grants = grants
-
-
-def _count(catalog: Catalog, beats: Sequence[wire.FlowBeat], owner: FlowOwner) -> dict[str, Grant]:
-    """Count flows as heard, each only while the grant it acts on is the newest.
-
-    Otherwise the catalog would believe that it takes no more than a grant it may never hear of.
-    """
-    newer: dict[str, Grant] = {}
-    while left := [one for one in beats if one.flow_id not in newer]:
-        acts_on = {one.flow_id: one.acts_on for one in left}
-        try:
-            with catalog.transaction():
-                heard = catalog.flows.beat([_beat(one, owner) for one in left])
-                changed = {key: one for key, one in heard.items() if one.seq != acts_on[key]}
-                if changed:
-                    raise _Granted(changed)  # and what was written is undone
-                return newer | heard
-        except _Granted as error:
-            newer |= error.grants
-    return newer
 
 
 def close_flows(catalog: Catalog, told: wire.CloseFlows, *, node: str | None) -> wire.ClosedFlows:
@@ -129,9 +103,8 @@ def close_flows(catalog: Catalog, told: wire.CloseFlows, *, node: str | None) ->
     ended = {one.flow_id: one.beats for one in told.ended}
     if node is not None:
         named = {*told.flow_ids, *ended}
-        for one in catalog.flows.registered():
-            if one.request.flow_id in named:
-                _require_node(one.request.node, node)
+        for one in catalog.flows.registered(flow_ids=named):
+            _require_node(one.request.node, node)
     if told.flow_ids:
         catalog.flows.close(told.flow_ids)
     return wire.ClosedFlows(reaped=catalog.flows.reap(ended.items()) if ended else 0)
@@ -186,17 +159,12 @@ def _beat(one: wire.FlowBeat, owner: FlowOwner) -> Beat:
         wanted=one.wanted,
         read_push_backs=one.read_push_backs,
         write_push_backs=one.write_push_backs,
+        acts_on=one.acts_on,
     )
 
 
-def _of_host(
-    flows: Iterable[RegisteredFlow], owner: FlowOwner, node: str | None
-) -> tuple[wire.ToldFlow, ...]:
-    return tuple(
-        _told_flow(one)
-        for one in flows
-        if one.owner.host == owner.host and node in (None, one.request.node)
-    )
+def _of_host(flows: Iterable[RegisteredFlow], node: str | None) -> tuple[wire.ToldFlow, ...]:
+    return tuple(_told_flow(one) for one in flows if node in (None, one.request.node))
 
 
 def _told_flow(flow: RegisteredFlow) -> wire.ToldFlow:

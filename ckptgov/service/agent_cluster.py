@@ -25,6 +25,8 @@ _T = TypeVar("_T")
 
 PATIENCE_S = 3.0
 """A request is tried again for so long; then the agent goes on by itself, and asks later."""
+BEAT_S = 4.0
+"""How long a replica has to answer a beat: one that was stopped must not make its nodes silent."""
 
 
 class Cluster(Protocol):
@@ -140,7 +142,7 @@ class HttpCluster(Closing):
 
     def beat(self, beat: NodeBeat) -> NodeState:
         body = {"boot": beat.boot, "version": beat.version, "peer_url": beat.peer_url}
-        raw = self._send(path_of("nodes", beat.node, "beat"), body)
+        raw = self._send(path_of("nodes", beat.node, "beat"), body, answer_s=BEAT_S)
         return _decoded(raw, _ToldBeat).node.state
 
     def tell(self, node: str, raw: bytes) -> bytes:
@@ -176,10 +178,19 @@ class HttpCluster(Closing):
 
     def post(self, path: str, document: Any) -> Any:
         """Send a document of ``ops.flows_remote``; the answer's document."""
-        return msgspec.json.decode(self._send(path, document))
+        return msgspec.json.decode(self._send(path, document, answer_s=BEAT_S))
 
-    def _send(self, path: str, body: dict[str, Any], *, is_repeatable: bool = True) -> bytes:
-        reply = self._transport().ask("POST", path, body=body, is_repeatable=is_repeatable)
+    def _send(
+        self,
+        path: str,
+        body: dict[str, Any],
+        *,
+        is_repeatable: bool = True,
+        answer_s: float | None = None,
+    ) -> bytes:
+        reply = self._transport().ask(
+            "POST", path, body=body, is_repeatable=is_repeatable, answer_s=answer_s
+        )
         answered(reply)
         return reply.raw
 

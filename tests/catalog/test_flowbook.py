@@ -95,6 +95,27 @@ def test_what_a_flow_may_be_using_falls_only_when_it_was_heard(book, held) -> No
     assert book.registered()[0].held is None
 
 
+def test_a_flow_that_acts_on_an_older_grant_is_told_the_newest_and_does_not_count_as_heard(
+    book, held
+) -> None:
+    book.open(flow())
+    for rates in (FAST, SLOW):
+        book.write_grants(held, [GrantChange(flow_id="f1", rates=rates, fallback=SLOW)])
+    assert book.beat([beat(acts_on=1)])["f1"].seq == 2
+    assert (book.registered()[0].beats, book.registered()[0].held) == (0, FAST)
+    book.beat([beat(acts_on=2)])
+    assert (book.registered()[0].beats, book.registered()[0].held) == (1, SLOW)
+
+
+def test_flows_can_be_asked_for_by_id_and_by_host(book) -> None:
+    one, other = flow("f1"), flow("f2", owner=FlowOwner(host="h2", boot="b", pid=1, started=1))
+    book.open(one)
+    book.open(other)
+    assert book.registered(flow_ids=["f2", "f3"]) == (other,)
+    assert book.registered(host="h2") == (other,)
+    assert book.registered(flow_ids=[]) == ()
+
+
 def test_no_limit_counts_for_more_than_any_limit(book, held) -> None:
     book.open(flow(granted=FAST, held=FAST))
     endless = (None, None, None, None)

@@ -207,6 +207,13 @@ def test_a_slow_answer_is_given_up(canned, transport) -> None:
         asked(transport(canned, answer_s=0.05, patience_s=0.0))
 
 
+def test_who_cannot_wait_for_a_stopped_replica_says_so(canned, other, transport) -> None:
+    canned.answers, other.answers = [HANG], [DONE]
+    both = transport(canned, other, answer_s=30.0)
+    reply = both.ask("POST", "/v1/nodes/n1/beat", body={}, is_repeatable=True, answer_s=0.05)
+    assert reply.document == {"done": True}
+
+
 def test_an_answer_without_an_end_is_given_up(canned, transport, monkeypatch) -> None:
     monkeypatch.setattr(module, "MOST_ANSWER_BYTES", 1000)
     canned.answers = [said(200, b"x" * 5000)]

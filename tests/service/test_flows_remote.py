@@ -279,8 +279,8 @@ def test_a_grant_written_between_reading_and_counting_is_not_counted_as_heard(
     service.beats()
     book, real = service.catalog.flows, service.catalog.flows.registered
 
-    def registered() -> Any:
-        found = real()
+    def registered(**wanted: Any) -> Any:
+        found = real(**wanted)
         monkeypatch.setattr(book, "registered", real)
         service.open("b", "f2")
         service.desk.step()  # takes from the first to give to the second
