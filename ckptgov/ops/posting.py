@@ -22,7 +22,7 @@ from ckptgov.model.checkpoint import Evidence, RunIdentity
 from ckptgov.model.cluster import NodeState, PartFacts
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Found, ResumeArgs, SeenShard, Sighting
-from ckptgov.model.journal import KIND_OF, Record
+from ckptgov.model.journal import KIND_OF, Record, Restart
 from ckptgov.ops.posting_copies import apply_copies
 from ckptgov.ops.runs import check_run_name
 from ckptgov.wire.facts import (
@@ -223,11 +223,35 @@ def _apply_records(
     for one in records:
         try:
             record = decoded_record(one, run_id)
+            if isinstance(record, Restart):
+                _check_decision(catalog, run_id, record)
         except CkptgovError as error:
             refusals.append(_refusal(error))
             continue
         catalog.put_records([_record_facts(run_id, one, record)])
     return tuple(refusals)
+
+
+def _check_decision(catalog: Catalog, run_id: str, told: Restart) -> None:
+    """A node passes on how a restart was decided; it decides none, and none differently.
+
+    Where the run has a shared place, that one's journal tells, and is read there.
+
+    Raises:
+        NotAllowed: the catalog knows no such decision of a run with a shared place, or another.
+    """
+    places = {one.place: one.node for one in catalog.places()}
+    standing = catalog.decision(run_id, told.restart_id, told.epoch)
+    if any(one.record_id == told.stamp.id for one in catalog.binding_records(run_id)):
+        return
+    if standing is None:
+        if all(places.get(one.place) is not None for one in catalog.roots_of(run_id)):
+            return
+    elif (standing.content_id, standing.fresh) == (told.content_id, told.fresh):
+        return
+    raise NotAllowed(
+        f"restart {told.restart_id!r} epoch {told.epoch} was not decided so, or not yet"
+    )
 
 
 def decoded_record(one: PostedRecord, run_id: str) -> Record:

@@ -11,10 +11,11 @@ import pytest
 from msgspec.structs import replace
 
 from ckptgov.errors import Malformed, NotAllowed
+from ckptgov.manifest.forms.records import encode_record
 from ckptgov.model.checkpoint import Evidence, VerifyLevel
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Finding, Reason
-from ckptgov.model.journal import MarkBad
+from ckptgov.model.journal import MarkBad, Restart, Stamp
 from ckptgov.ops import telling, telling_run
 from ckptgov.ops.parts import CatalogJournal
 from ckptgov.ops.posting import apply_post
@@ -26,12 +27,16 @@ from ckptgov.wire.facts import (
     Post,
     PostedCopy,
     PostedPlace,
+    PostedRecord,
     decode_post_answer,
     decode_told,
     encode_told,
     packed,
     unpacked,
 )
+
+
+RECORD_ID = "00000000-0000-4000-8000-000000000009"
 
 
 @pytest.fixture
@@ -373,6 +378,55 @@ class TestTheJournal:
         run_id = cluster.serving.catalog.runs()[0].identity.run_id
         kinds = [one.kind for one in cluster.serving.catalog.records(run_id)]
         assert kinds == ["sealed"]
+
+    def test_a_restart_that_was_decided_is_passed_on_and_never_decided_by_a_node(
+        self, cluster: LocalCluster, node: LocalNode
+    ) -> None:
+        catalog = cluster.serving.catalog
+        run_id = catalog.runs()[0].identity.run_id
+        own = [one for one in posts(node) if one.place.node == "node0"][-1]
+        (content_id,) = known(cluster)
+
+        def told(record_id: str, number: int, content_id: str | None) -> tuple[str, ...]:
+            stamp = Stamp(id=record_id, run_id=run_id, at_ns=1, by="uid:0@node0")
+            record = Restart(
+                stamp=stamp,
+                restart_id="r",
+                epoch=0,
+                content_id=content_id,
+                fresh=content_id is None,
+            )
+            posted = PostedRecord(
+                record_id=record_id, number=0, kind="restart", raw=encode_record(record)
+            )
+            post = replace(own, number=number, after=number - 1, copies=(), records=(posted,))
+            return tuple(one.message for one in apply(cluster, post).refusals)
+
+        first, second = (f"00000000-0000-4000-8000-00000000000{n}" for n in (1, 2))
+        assert "or not yet" in told(first, own.number + 1, content_id)[0]
+        catalog.decide(run_id, "r", 0, content_id, False)
+        assert "not decided so" in told(second, own.number + 2, None)[0]
+        assert told(first, own.number + 3, content_id) == ()
+        assert {one.record_id for one in catalog.binding_records(run_id)} == {first}
+
+    def test_of_a_run_on_nodes_disks_alone_a_restart_is_learnt_from_them(
+        self, cluster: LocalCluster, node: LocalNode, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nothing else keeps it once the catalog is lost."""
+        catalog = cluster.serving.catalog
+        run_id = catalog.runs()[0].identity.run_id
+        own = [one for one in posts(node) if one.place.node == "node0"][-1]
+        disks = tuple(one for one in catalog.roots_of(run_id) if one.place == own.place.place)
+        monkeypatch.setattr(catalog, "roots_of", lambda _run_id: disks)
+        stamp = Stamp(id=RECORD_ID, run_id=run_id, at_ns=1, by="uid:0@node0")
+        record = Restart(stamp=stamp, restart_id="r", epoch=0, fresh=True)
+        posted = PostedRecord(
+            record_id=RECORD_ID, number=0, kind="restart", raw=encode_record(record)
+        )
+        number = own.number + 1
+        post = replace(own, number=number, after=number - 1, copies=(), records=(posted,))
+        assert apply(cluster, post).refusals == ()
+        assert [one.record_id for one in catalog.binding_records(run_id)] == [RECORD_ID]
 
 
 class TestMessages:
