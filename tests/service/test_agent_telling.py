@@ -35,7 +35,6 @@ from ckptgov.wire.facts import (
     unpacked,
 )
 
-
 RECORD_ID = "00000000-0000-4000-8000-000000000009"
 
 
