@@ -17,7 +17,10 @@ from ckptgov.config.units import parse_duration
 from ckptgov.errors import ConfigError, UsageError
 
 MAX_DEPTH = 8
-"""Deeper nesting is refused before a tree is built; the schema needs 4."""
+"""Deeper nesting is refused before a tree is built; ckptgov.yaml needs 4, a policy 6."""
+
+MAX_COUNT = 10**9
+TIER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 _LOADER: type[yaml.SafeLoader | yaml.CSafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,17}")
@@ -58,20 +61,26 @@ class Item(Struct, frozen=True):
 
     def table(self, known: Collection[str], *, required: Collection[str] = ()) -> dict[str, Item]:
         """Its entries by key; a key that is unknown, doubled or missing is an error."""
-        if not isinstance(self.node, yaml.MappingNode):
-            raise self._not_a("a table (key: value)")
-        entries: dict[str, Item] = {}
-        for key_node, node in self.node.value:
-            key = Item(self.file, self.name, key_node)
-            name = key._key(known)
-            if name in entries:
-                first = entries[name].line
-                raise key.wrong(f'"{name}" is given twice (first on line {first})')
-            entries[name] = Item(self.file, name, node)
+        entries = self._entries(lambda key: key._key(known))
         for name in required:
             if name not in entries:
                 raise self.wrong(f'"{name}" is missing in {self.name}')
         return entries
+
+    def by_tier(self, tiers: Collection[str] | None) -> dict[str, Item]:
+        """Its entries by the name of a tier; one that is doubled or not among ``tiers`` (None:
+        anything goes) is an error. A key without a value is an empty table."""
+        return {} if self.is_empty else self._entries(lambda key: key.tier(tiers))
+
+    def tier(self, tiers: Collection[str] | None) -> str:
+        """The name of a tier, one of ``tiers`` where they are known."""
+        name = str(self.node.value) if isinstance(self.node, yaml.ScalarNode) else ""
+        if not TIER_NAME.fullmatch(name):
+            raise self.wrong('the name of a tier is wanted here: letters, digits, ".", "_", "-"')
+        if tiers is not None and name not in tiers:
+            instead = _instead(name, tiers) if tiers else "ckptgov.yaml has none"
+            raise self.wrong(f"no tier {shown(name)} is configured; {instead}")
+        return name
 
     def items(self) -> tuple[Item, ...]:
         """Its members in order; a key without a value is an empty list."""
@@ -117,6 +126,15 @@ class Item(Struct, frozen=True):
             raise self.wrong(f'"{self.name}" must be from {lowest} to {highest}, not {number}')
         return number
 
+    def count(self) -> int | None:
+        """A whole number of 1 or more, or None for ``all``."""
+        if not self.is_whole():
+            word = str(self.node.value) if isinstance(self.node, yaml.ScalarNode) else ""
+            if word == "all":
+                return None
+            raise self._not_a('a whole number of 1 or more, or "all"')
+        return self.whole(1, MAX_COUNT)
+
     def duration_s(self, lowest_s: int, highest_s: int) -> float:
         """A length of time such as ``30s``, ``15m``, ``24h`` or ``7d``, in seconds."""
         written = str(self.node.value) if isinstance(self.node, yaml.ScalarNode) else ""
@@ -154,6 +172,23 @@ class Item(Struct, frozen=True):
     def is_whole(self) -> bool:
         """Whether it is written as a bare whole number."""
         return self._has_tag("int")
+
+    def is_list(self) -> bool:
+        """Whether it is written as a list."""
+        return isinstance(self.node, yaml.SequenceNode)
+
+    def _entries(self, name_of: Callable[[Item], str]) -> dict[str, Item]:
+        if not isinstance(self.node, yaml.MappingNode):
+            raise self._not_a("a table (key: value)")
+        entries: dict[str, Item] = {}
+        for key_node, node in self.node.value:
+            key = Item(self.file, self.name, key_node)
+            name = name_of(key)
+            if name in entries:
+                first = entries[name].line
+                raise key.wrong(f'"{name}" is given twice (first on line {first})')
+            entries[name] = Item(self.file, name, node)
+        return entries
 
     def _key(self, known: Collection[str]) -> str:
         if not isinstance(self.node, yaml.ScalarNode):

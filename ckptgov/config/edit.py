@@ -84,6 +84,17 @@ def add_link(home: str, link: Link, *, dry_run: bool = False) -> Settings:
         ConfigError: as for ``add_tier``; a link between these tiers is there already, they are
             not configured, or it closes a circle.
     """
+    return _append(
+        home,
+        "links",
+        flow(link_fields(link)),
+        lambda now: replace(now, links=(*now.links, link)),
+        dry_run=dry_run,
+    )
+
+
+def link_fields(link: Link) -> dict[str, Value]:
+    """A link as the file spells it; rules that do not choose are left out."""
     fields: dict[str, Value] = {"from": link.source, "to": link.target}
     if link.every is not None:
         fields["every"] = link.every
@@ -97,13 +108,7 @@ def add_link(home: str, link: Link, *, dry_run: bool = False) -> Settings:
         fields["pins"] = link.pins
     if link.hold:
         fields["hold"] = True
-    return _append(
-        home,
-        "links",
-        flow(fields),
-        lambda now: replace(now, links=(*now.links, link)),
-        dry_run=dry_run,
-    )
+    return fields
 
 
 def budget_fields(budget: Budget) -> dict[str, Value]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from ckptgov.config.document import Item, shown
 from ckptgov.config.units import parse_rate, parse_requests
@@ -33,9 +34,17 @@ def budget_of(item: Item) -> Budget:
 
 def links_of(items: tuple[Item, ...], tiers: tuple[TierSettings, ...]) -> tuple[Link, ...]:
     """The links in order: between configured tiers, each pair once, and in no circle."""
+    names = sorted({one.name for one in tiers})
+    return links_between(items, names, stores={one.name for one in tiers if one.is_url})
+
+
+def links_between(
+    items: tuple[Item, ...], tiers: Collection[str] | None, *, stores: Collection[str]
+) -> tuple[Link, ...]:
+    """The same by the tiers' names (None: they are not known); ``stores`` have no hard links."""
     links: list[Link] = []
     for item in items:
-        link = _link(item, tiers)
+        link = _link(item, tiers, stores)
         if any((one.source, one.target) == (link.source, link.target) for one in links):
             raise item.wrong(
                 f'a link from "{link.source}" to "{link.target}" is declared twice',
@@ -48,12 +57,11 @@ def links_of(items: tuple[Item, ...], tiers: tuple[TierSettings, ...]) -> tuple[
     return tuple(links)
 
 
-def _link(item: Item, tiers: tuple[TierSettings, ...]) -> Link:
+def _link(item: Item, tiers: Collection[str] | None, stores: Collection[str]) -> Link:
     entries = item.table(_LINK_KEYS, required=("from", "to"))
-    names = sorted({one.name for one in tiers})
-    if not names:
+    if tiers is not None and not tiers:
         raise item.wrong("a link goes from tier to tier, and no tier is configured")
-    source, target = entries["from"].one_of(names), entries["to"].one_of(names)
+    source, target = _end(entries["from"], tiers), _end(entries["to"], tiers)
     if source == target:
         raise item.wrong(f"a link from {shown(source)} to itself moves nothing")
     if not any(key in entries for key in _CHOOSING_KEYS):
@@ -63,7 +71,7 @@ def _link(item: Item, tiers: tuple[TierSettings, ...]) -> Link:
             hint="every: 1 flushes each checkpoint",
         )
     hold = entries["hold"].flag() if "hold" in entries else False
-    if hold and any(one.name == source and one.is_url for one in tiers):
+    if hold and source in stores:
         raise entries["hold"].wrong(
             f'"hold" keeps checkpoints by hard links, and tier "{source}" is a store without any'
         )
@@ -76,9 +84,13 @@ def _link(item: Item, tiers: tuple[TierSettings, ...]) -> Link:
         every_steps=None if steps is None else steps.whole(1, MAX_EVERY_STEPS),
         every_s=every_s,
         last=None if last is None else last.whole(1, MAX_EVERY),
-        pins=_pins(entries["pins"]) if "pins" in entries else (),
+        pins=pins_of(entries["pins"]) if "pins" in entries else (),
         hold=hold,
     )
+
+
+def _end(item: Item, tiers: Collection[str] | None) -> str:
+    return item.tier(None) if tiers is None else item.one_of(tiers)
 
 
 def _every(item: Item) -> tuple[int | None, float | None]:
@@ -88,7 +100,8 @@ def _every(item: Item) -> tuple[int | None, float | None]:
     return None, item.duration_s(1, 3650 * _DAY_S)
 
 
-def _pins(item: Item) -> tuple[str, ...]:
+def pins_of(item: Item) -> tuple[str, ...]:
+    """Names that pins are made under, each once."""
     names: list[str] = []
     for member in item.items():
         name = member.text()
@@ -98,7 +111,7 @@ def _pins(item: Item) -> tuple[str, ...]:
             raise member.wrong(f"{shown(name)} is named twice")
         names.append(name)
     if not names:
-        raise item.wrong('"pins" names none')
+        raise item.wrong(f'"{item.name}" names none')
     return tuple(names)
 
 

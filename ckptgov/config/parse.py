@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os.path
 import re
 
-from ckptgov.config.document import Item, compose
+from ckptgov.config.document import TIER_NAME, Item, compose, shown
 from ckptgov.config.moving import budget_of, links_of
 from ckptgov.config.roots import endpoint_of, root_of
 from ckptgov.config.serving import catalog_of, service_of
@@ -20,7 +21,7 @@ _TIER_KEYS = (
     *("endpoint", "budget", "proof", "quota"),
 )
 _NODE_KEYS = ("name", "budget")
-_RULE_KEYS = ("run", "expect")
+_RULE_KEYS = ("run", "expect", "tags")
 _EXPECT_KEYS = ("glob", "count", "marker", "step")
 _SETTINGS_KEYS = (
     "tiers",
@@ -36,9 +37,10 @@ _SETTINGS_KEYS = (
     "digest_threads",
     "step_over_limit",
     "catalog",
+    "policies",
     "service",
 )
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NODE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 MAX_SHARDS = 1_000_000  # forms, version 1: cap of a manifest
 
@@ -71,6 +73,7 @@ def parse_settings(text: str, *, home: str, path: str) -> Settings:
         digest_threads=_whole(entries, "digest_threads", default.digest_threads, 1, 1024),
         step_over_limit=_whole(entries, "step_over_limit", default.step_over_limit, 0, 1000),
         catalog_url=catalog_of(entries["catalog"]) if "catalog" in entries else None,
+        policies_dir=_directory(entries["policies"]) if "policies" in entries else None,
         service=service_of(entries["service"], tiers) if "service" in entries else default.service,
     )
 
@@ -115,7 +118,7 @@ def _tier(item: Item) -> TierSettings:
             '"scope: node" goes only with a path: a URL leads every node to the same place'
         )
     return TierSettings(
-        name=_matching(entries["name"], _NAME),
+        name=_matching(entries["name"], TIER_NAME),
         root=root,
         scope=scope,
         node=node,
@@ -182,12 +185,42 @@ def _check_pair(item: Item, tier: TierSettings, other: TierSettings) -> None:
 def _rules(items: tuple[Item, ...]) -> tuple[RunRule, ...]:
     rules: dict[str, RunRule] = {}
     for item in items:
-        entries = item.table(_RULE_KEYS, required=_RULE_KEYS)
+        entries = item.table(_RULE_KEYS, required=("run",))
+        if len(entries) == 1:
+            raise item.wrong('"expect" is missing, and so is "tags": nothing is said of these runs')
         run = entries["run"].text()
         if run in rules:
             raise item.wrong(f'there are two rules for "{run}"; the second would never apply')
-        rules[run] = RunRule(run=run, expect=_expect(entries["expect"]))
+        rules[run] = RunRule(
+            run=run,
+            expect=_expect(entries["expect"]) if "expect" in entries else None,
+            tags=_tags(entries["tags"]) if "tags" in entries else (),
+        )
     return tuple(rules.values())
+
+
+def _tags(item: Item) -> tuple[str, ...]:
+    tags: list[str] = []
+    for member in item.items():
+        tag = member.text()
+        if not TAG.fullmatch(tag):
+            raise member.wrong(f'{shown(tag)} is no tag: letters, digits, ".", "_" and "-"')
+        if tag in tags:
+            raise member.wrong(f'"{tag}" is named twice')
+        tags.append(tag)
+    if not tags:
+        raise item.wrong('"tags" names none')
+    return tuple(tags)
+
+
+def _directory(item: Item) -> str:
+    path = item.text()
+    if not path.startswith("/") or ".." in path.split("/"):
+        raise item.wrong(
+            f'"policies" is {shown(path)}, no absolute path without ".."',
+            hint="the directory whose *.yaml files are the policies",
+        )
+    return os.path.normpath(path)
 
 
 def _expect(item: Item) -> Expect:

@@ -92,7 +92,7 @@ def rate_text(bytes_per_s: int) -> str:
 def duration_text(seconds: float) -> str:
     """A whole number of seconds as configuration writes it: ``1h``, ``90s``."""
     whole = int(seconds)
-    unit = next(unit for unit, size in _SECONDS_OF.items() if whole % size == 0)
+    unit = next(unit for unit, size in _SECONDS_OF.items() if whole % size == 0) if whole else "s"
     return f"{whole // _SECONDS_OF[unit]}{unit}"
 
 

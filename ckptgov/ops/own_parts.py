@@ -15,6 +15,7 @@ from ckptgov.model.settings import TierSettings
 from ckptgov.ops.context import Context
 from ckptgov.ops.moving import moving, paced_reading
 from ckptgov.ops.own_disks import OwnDisk
+from ckptgov.ops.policies import settle_s_of
 from ckptgov.ops.posting import decoded_record
 from ckptgov.ops.record import record_look, record_run
 from ckptgov.wire.facts import unpacked
@@ -67,10 +68,12 @@ def _halves_in(context: Context, look: RunLook, run: str) -> Iterator[FoundHalf]
         yield FoundHalf(run=run, look=look, name=one.name, half=one, signature=said)
     names = {one.name for one in told}
     now_ns = context.author.clock.now_ns()
+    own_s = settle_s_of(context, run)
+    settle_s = context.settings.settle_s if own_s is None else own_s
     for name, halves in halves_of([look]).items():
         sighting = halves[0].sighting
         age_s = (now_ns - sighting.newest_mtime_ns) / 1e9
-        if name in names or age_s < context.settings.settle_s:
+        if name in names or age_s < settle_s:
             continue
         sizes = tuple((one.path, one.bytes) for one in sighting.shards)
         signature = (sighting.newest_mtime_ns, sizes)

@@ -24,6 +24,7 @@ from ckptgov.model.settings import Scope, TierSettings
 from ckptgov.ops.context import Context
 from ckptgov.ops.digesting import split_digests
 from ckptgov.ops.moving import paced_reading
+from ckptgov.ops.policies import settle_s_of
 from ckptgov.ops.record import record_look, record_run
 from ckptgov.ops.tiers import tier_for, tier_made_for
 from ckptgov.work import addresses
@@ -35,6 +36,7 @@ from ckptgov.work.look import RunLook
 from ckptgov.work.restart import default_name
 from ckptgov.work.runroots import run_roots_below
 from ckptgov.work.scan import Elsewhere, ScanProgress, SealedNow, pending_bytes, prepare, scan_steps
+from ckptgov.work.seal import Digested, NotStill
 from ckptgov.work.tier import Place
 
 
@@ -77,7 +79,7 @@ def scan(
     for tier, below in roots:
         try:
             one = _start(context, tier, below, run=run)
-            one.progress.elsewhere = elsewhere
+            one.progress.elsewhere = _once_still(context, one.progress, elsewhere)
             started.append(one)
         except CkptgovError as error:
             refused.append(error)
@@ -175,6 +177,29 @@ def _start(context: Context, tier: TierSettings, below: str, *, run: str | None)
     settings = context.seal_settings_at(place)
     steps = scan_steps(look, progress, author=context.author, settings=settings)
     return RunAtPlace(tier=tier, look=look, progress=progress, steps=steps)
+
+
+def _once_still(
+    context: Context, progress: ScanProgress, elsewhere: Elsewhere | None
+) -> Elsewhere | None:
+    """Seal only what has not changed for as long as the run's policy says, by its files' times.
+
+    Times ahead of our clock tell nothing of that: they hold nothing back.
+    """
+    clock = context.author.clock
+    settle_s = settle_s_of(context, progress.identity.name)
+    if settle_s is None:
+        return elsewhere
+
+    def digested(look: RunLook, sighting: Sighting) -> Digested | None:
+        still_s = (clock.now_ns() - sighting.newest_mtime_ns) / 1e9
+        if 0 <= still_s < settle_s:
+            evidence = f"changed {still_s:.0f} s ago, and its policy asks for {settle_s:g} s"
+            progress.notes.append(Note("settling", sighting.name, evidence))
+            raise NotStill(sighting.name, evidence)
+        return elsewhere(look, sighting) if elsewhere is not None else None
+
+    return digested
 
 
 def _require_journal(context: Context, tier: TierSettings, place: Place) -> None:

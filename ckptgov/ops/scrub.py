@@ -20,6 +20,7 @@ from ckptgov.model.facts import Note, Reason
 from ckptgov.model.pacing import FlowClass
 from ckptgov.ops.context import Context
 from ckptgov.ops.moving import paced_reading
+from ckptgov.ops.policies import verify_max_ages
 from ckptgov.ops.record import record_look
 from ckptgov.work.answer import share_journal
 from ckptgov.work.ask import verified
@@ -83,12 +84,7 @@ def scrub(
 
     ``stop`` is asked between two checkpoints; what was compared by then is recorded.
     """
-    wanted = due(
-        _standing(context, tiers),
-        now_ns=context.author.clock.now_ns(),
-        max_age_s=context.settings.verify_max_age_s,
-        share_s=share_s,
-    )
+    wanted = _due_by_run(context, tuple(_standing(context, tiers)), share_s=share_s)
     groups: dict[str, list[Standing]] = {}
     for one in wanted:
         groups.setdefault(one.run, []).append(one)
@@ -107,6 +103,17 @@ def scrub(
         notes=tuple(dict.fromkeys(notes)),
         error=_error_of(done, missed),
     )
+
+
+def _due_by_run(context: Context, copies: Sequence[Standing], *, share_s: float) -> list[Standing]:
+    """What is due of runs that are compared equally often, oldest first over all of them."""
+    ages = verify_max_ages(context, {one.run for one in copies})
+    now_ns = context.author.clock.now_ns()
+    wanted: list[Standing] = []
+    for age_s in sorted(set(ages.values())):
+        those = [one for one in copies if ages[one.run] == age_s]
+        wanted += due(those, now_ns=now_ns, max_age_s=age_s, share_s=share_s)
+    return sorted(wanted, key=lambda one: one.turn)
 
 
 def _standing(context: Context, tiers: Sequence[str]) -> Iterator[Standing]:

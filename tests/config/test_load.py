@@ -89,6 +89,17 @@ def test_every_setting_is_read(tmp_path):
     )
 
 
+def test_runs_may_be_tagged_without_a_rule_of_their_own(tmp_path):
+    text = "runs:\n  - {run: 'lm/*', tags: [pretrain, big]}\n"
+    assert load(tmp_path, text).rules == (RunRule(run="lm/*", tags=("pretrain", "big")),)
+
+
+def test_policies_may_lie_elsewhere(tmp_path):
+    assert load(tmp_path, "policies: /etc/ckptgov/policies/\n").policies_dir == (
+        "/etc/ckptgov/policies"
+    )
+
+
 TIER = "tiers:\n  - {name: a, url: /a}\n"
 RULE = "runs:\n  - run: x\n    expect: "
 REFUSED = [
@@ -156,6 +167,13 @@ REFUSED = [
     (RULE + "{glob: 'a', count: 1, step: '(a'}\n", 3, "not a regular expression"),
     (RULE + "{glob: 'a', count: 1, step: 'a'}\n", 3, "needs a group"),
     ("runs:\n  - run: x\n", 2, '"expect" is missing'),
+    ("runs:\n  - {run: x, tags: [a b]}\n", 2, '"a b" is no tag'),
+    ("runs:\n  - {run: x, tags: []}\n", 2, '"tags" names none'),
+    ("runs:\n  - {run: x, tags: [a, a]}\n", 2, '"a" is named twice'),
+    ("runs:\n  - {run: x, tags: ['!a']}\n", 2, '"!a" is no tag'),
+    ("policies: policies.d\n", 1, '"policies" is "policies.d", no absolute path'),
+    ("policies: /a/../b\n", 1, "no absolute path without"),
+    ("policies: [/a]\n", 1, '"policies" must be text'),
     (
         "runs:\n  - {run: x, expect: {glob: a, count: 1}}\n"
         "  - {run: x, expect: {glob: b, count: 1}}\n",
