@@ -39,7 +39,8 @@ bench: $(STAMP)
 
 sweep: $(STAMP)
 	$(BIN)/python -m pytest -m "sweep or not sweep" --full-sweep tests/faults \
-	  tests/flows/test_tiers_end_to_end.py $(ARGS)
+	  tests/flows/test_tiers_end_to_end.py tests/planning/test_retention_oracle.py \
+	  tests/planning/test_capacity.py $(ARGS)
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -1,112 +1,202 @@
-"""Whether a tier has room for what is about to be written: figures in, a verdict out.
+"""Capacity: what gives way where a tier is still too full after retention.
 
-Retention decides what may go; here nothing is removed to make room. A flush that does not fit is
-refused before its first byte.
+Limits are a policy's quotas on a tier, watermarks of a place's fill, and room kept for the next
+saves. Copies that a kept checkpoint does not need go first, then what the policy lets yield; what
+is protected never does, and what then still does not fit is told as such.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from enum import StrEnum
+from collections.abc import Iterator, Mapping, Sequence
 
-from msgspec import Struct
+from ckptgov.model.checkpoint import Purpose
+from ckptgov.model.policy import Policy, Yields
+from ckptgov.model.retention import Action, KeepReason, PlanEntry, Why
+from ckptgov.planning.capacity_facts import Fill
+from ckptgov.planning.capacity_needs import Need
+from ckptgov.planning.retention import Decided, entries_at
+from ckptgov.planning.retention_rulings import Ruling
+from ckptgov.planning.retention_settling import Judged, drain_order, is_awaited_from, lacking
 
-from ckptgov.errors import OverCapacity
+__all__ = ["Fill", "Pressure", "Victim", "victim_of", "yielding"]
 
-
-class Bound(StrEnum):
-    """What limits the room."""
-
-    NOTHING = "nothing"  # neither a quota nor a file system that tells its free space
-    FREE_SPACE = "free-space"
-    QUOTA = "quota"
-
-
-class Debris(Struct, frozen=True, kw_only=True):
-    """Left-over bytes that take room at the tier; ``path`` below its root."""
-
-    path: str
-    bytes: int
+Rank = tuple[int, int, int, int, int, str, str, str]
+"""Sorts victims: what yields first, then the oldest; no two are equal."""
 
 
-class Room(Struct, frozen=True, kw_only=True):
-    """The verdict. ``room_bytes`` is None where nothing limits, negative beyond the limit.
+class Victim:
+    """Copies of one checkpoint at one tier that may give way."""
 
-    ``debris_bytes`` is what the left-overs take: with them gone so much more would fit.
+    __slots__ = ("empties", "entries", "policy", "rank")
+
+    def __init__(
+        self, rank: Rank, policy: Policy, entries: tuple[PlanEntry, ...], *, empties: bool
+    ) -> None:
+        """``empties``: its run has a restorable checkpoint less without them."""
+        self.rank = rank
+        self.policy = policy
+        self.entries = entries
+        self.empties = empties
+
+
+class _Shortlist:
+    """The first victims by rank that together free what is needed; the others are forgotten."""
+
+    def __init__(self, need: Need) -> None:
+        self.need = need
+        self.victims: list[Victim] = []
+        self._weights: dict[Rank, int] = {}
+        self._last: Rank | None = None  # beyond it nothing is needed
+        self._room = 256
+
+    def offer(self, victim: Victim) -> None:
+        weight = self.need.weight(victim.entries)
+        if weight <= 0 or (self._last is not None and victim.rank > self._last):
+            return
+        self.victims.append(victim)
+        self._weights[victim.rank] = weight
+        if len(self.victims) >= self._room:
+            self.trim()
+
+    def trim(self) -> None:
+        self.victims.sort(key=lambda one: one.rank)
+        freed = 0
+        for index, one in enumerate(self.victims):
+            freed += self._weights[one.rank]
+            if freed >= self.need.left:
+                del self.victims[index + 1 :]
+                self._last = one.rank
+                break
+        self._weights = {one.rank: self._weights[one.rank] for one in self.victims}
+        self._room = 2 * len(self.victims) + 256
+
+
+class Pressure:
+    """Chooses what gives way, from victims offered run by run, in any order.
+
+    No more victims are remembered than could be needed.
     """
 
-    needed_bytes: int
-    room_bytes: int | None
-    bound: Bound
-    reserved_bytes: int = 0
-    debris_bytes: int = 0
+    def __init__(self, needs: Sequence[Need]) -> None:
+        self.needs = needs
+        self.tiers = frozenset(one.tier for one in needs)
+        self._lists = [_Shortlist(one) for one in needs]
 
-    @property
-    def fits(self) -> bool:
-        """Whether what is needed may be written now."""
-        return self.room_bytes is None or self.needed_bytes <= self.room_bytes
+    def offer(self, victim: Victim) -> None:
+        """One that may give way."""
+        for one in self._lists:
+            if one.need.policy == victim.policy.name:
+                one.offer(victim)
 
-    @property
-    def fits_without_debris(self) -> bool:
-        """Whether it would fit once the left-overs are gone."""
-        return self.room_bytes is None or (self.needed_bytes <= self.room_bytes + self.debris_bytes)
+    def chosen(self) -> list[tuple[Victim, Why]]:
+        """Those that have to go, each with what for."""
+        victims: dict[Rank, Victim] = {}
+        for one in self._lists:
+            one.trim()
+            victims.update((each.rank, each) for each in one.victims)
+        taken: list[tuple[Victim, Why]] = []
+        for rank in sorted(victims):
+            victim = victims[rank]
+            why = self._take(victim)
+            if why is not None:
+                taken.append((victim, why))
+        return taken
+
+    def _take(self, victim: Victim) -> Why | None:
+        """Why it has to go; None: nothing needs what it would free any more."""
+        weights = [one.weight(victim.entries) for one in self.needs]
+        served = [
+            one
+            for one, weight in zip(self.needs, weights, strict=True)
+            if one.left > 0 and weight > 0 and one.policy == victim.policy.name
+        ]
+        if not served:
+            return None
+        for one, weight in zip(self.needs, weights, strict=True):
+            if one.place is not None or one.policy == victim.policy.name:
+                one.left -= weight
+        return served[0].why
 
 
-def room_for(
-    needed_bytes: int,
-    *,
-    free_bytes: int | None,
-    quota_bytes: int | None,
-    used_bytes: int,
-    reserved_bytes: int = 0,
-    debris_bytes: int = 0,
-) -> Room:
-    """Whether ``needed_bytes`` fit: into the free space and into what the quota leaves.
+def yielding(
+    decided: Decided, one: Judged, tiers: frozenset[str]
+) -> Iterator[tuple[Ruling, Action, int]]:
+    """What of one checkpoint may give way at tiers that are too full, and after how much else.
 
-    ``free_bytes`` is what the file system says a writer may still take, None where it tells
-    nothing (object stores); what lies there in any form is off it already. A quota is often not
-    shown there, so both count and the smaller room decides. ``used_bytes`` is what lies there
-    under the quota, ``debris_bytes`` what lies there besides (left-overs of failed saves, pending
-    uploads). ``reserved_bytes`` is what flows under way have yet to write.
+    All that is given may go together: it is judged in the order in which checkpoints drain.
     """
-    rooms: list[tuple[int, Bound]] = []
-    if quota_bytes is not None:
-        rooms.append((quota_bytes - used_bytes - debris_bytes, Bound.QUOTA))
-    if free_bytes is not None:
-        rooms.append((free_bytes, Bound.FREE_SPACE))
-    left, bound = min(rooms, default=(None, Bound.NOTHING))
-    return Room(
-        needed_bytes=needed_bytes,
-        room_bytes=None if left is None else left - reserved_bytes,
-        bound=bound,
-        reserved_bytes=reserved_bytes,
-        debris_bytes=debris_bytes,
-    )
+    terms = decided.terms
+    if terms.is_adopting or one.is_leased or not one.seen.has_step:
+        return
+    full = [
+        each
+        for tier, each in one.rulings.items()
+        if tier in tiers and each.at.movable and each.at.is_whole and each.action is None
+    ]
+    gone = {tier for tier, each in one.rulings.items() if each.action is not None}
+    for ruling in sorted(full, key=drain_order(terms.policy)):
+        rule = terms.policy.capacity.get(ruling.at.tier)
+        if rule is None or not _is_for_rules(one, ruling, decided):
+            continue
+        by_rule = _by_rule(ruling, rule.yields)
+        if not is_awaited_from(one, ruling.at.tier, terms.policy):
+            as_copy = _place_of(Yields.COPIES, rule.yields)
+            first = min((each for each in (as_copy, by_rule) if each is not None), default=None)
+            if first is not None and lacking(one, ruling.at, gone, terms) is None:
+                gone.add(ruling.at.tier)
+                yield ruling, Action.EVICT, first
+                continue
+        if by_rule is not None and _may_be_pruned(one, ruling):
+            yield ruling, Action.PRUNE, by_rule
 
 
-def refusal(tier: str, room: Room, debris: Sequence[Debris] = ()) -> OverCapacity:
-    """The error that refuses to write to ``tier``: what is needed, what is there, what could go."""
-    limit = "its quota leaves" if room.bound is Bound.QUOTA else "its file system has free"
-    reserved = (
-        f" besides {room.reserved_bytes} bytes that flows under way have yet to write"
-        if room.reserved_bytes
-        else ""
-    )
-    return OverCapacity(
-        f"tier {tier}: {room.needed_bytes} bytes are needed, {limit} {max(0, room.room_bytes or 0)}"
-        f"{reserved}; nothing was written",
-        hint=_what_could_go(room, debris),
-    )
+def _is_for_rules(one: Judged, ruling: Ruling, decided: Decided) -> bool:
+    """Weights alone are touched only by rules that name them."""
+    purpose = one.seen.purpose
+    if purpose is Purpose.WEIGHTS:
+        return not decided.terms.rules(ruling.at.tier, purpose).is_empty
+    return purpose is not None
 
 
-def _what_could_go(room: Room, debris: Sequence[Debris]) -> str:
-    if not debris:
-        return "free space there, or raise the tier's quota"
-    largest = sorted(debris, key=lambda one: (-one.bytes, one.path))
-    named = ", ".join(f"{one.path} ({one.bytes} bytes)" for one in largest[:5])
-    more = f" and {len(largest) - 5} more" if len(largest) > 5 else ""
-    enough = "enough" if room.fits_without_debris else "not enough"
+def _may_be_pruned(one: Judged, ruling: Ruling) -> bool:
+    """Whether all verified copies lie here, and nothing but a rule keeps the checkpoint."""
+    at = ruling.at
     return (
-        f"left-overs take {sum(one.bytes for one in debris)} bytes, {enough} to make it fit: "
-        f"{named}{more}; 'ckptgov reconcile' removes abandoned deliveries"
+        len(one.rulings) == 1
+        and not one.shields
+        and not at.away
+        and not at.foreign
+        and one.seen.is_on_path
     )
+
+
+def _by_rule(ruling: Ruling, yields: Sequence[Yields]) -> int | None:
+    """How late the last of the rules that keep it yields; None: one of them never does."""
+    latest = -1
+    for why in ruling.keeps:
+        named = Yields.UNKEPT if why.reason == KeepReason.NO_RULES else _YIELDS.get(why.reason)
+        place = None if named is None else _place_of(named, yields)
+        if place is None:
+            return None
+        latest = max(latest, place)
+    return latest if latest >= 0 else None
+
+
+_YIELDS: Mapping[str, Yields] = {
+    one.value: one for one in Yields if one not in (Yields.COPIES, Yields.UNKEPT)
+}
+
+
+def _place_of(wanted: Yields, yields: Sequence[Yields]) -> int | None:
+    return yields.index(wanted) if wanted in yields else None
+
+
+def victim_of(
+    decided: Decided, one: Judged, ruling: Ruling, action: Action, place: int, *, empties: bool
+) -> Victim:
+    """A victim as it is remembered: without the rest of its run."""
+    held, run = one.seen.checkpoint, decided.run
+    step, line, attempt, content_id = one.seen.order
+    rank = (place, held.saved_at_ns, step, line, attempt, run.run_id, content_id, ruling.at.tier)
+    entries = tuple(entries_at(run, one, ruling.at, action, ()))
+    return Victim(rank, decided.terms.policy, entries, empties=empties)

@@ -17,6 +17,7 @@ from pathlib import Path
 import digesting
 import moving
 import object_store
+import planning
 import sealing
 import serving
 import starting
@@ -31,6 +32,7 @@ ROWS: dict[str, Callable[[Plan], Iterator[Line]]] = {
     "verify": verifying.lines,
     "flush": moving.lines,
     "s3": object_store.lines,
+    "plan": planning.lines,
     "serve": serving.lines,
 }
 
