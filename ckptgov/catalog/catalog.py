@@ -9,15 +9,21 @@ from uuid import uuid4
 
 from sqlalchemy import Connection, delete
 
-from ckptgov.catalog import changes, history, schema
+from ckptgov.catalog import changes, history, schema, ticks
 from ckptgov.catalog.activities import ActivityBook
 from ckptgov.catalog.checkpoint_calls import CheckpointCalls
+from ckptgov.catalog.claims import ClaimBook
 from ckptgov.catalog.database import Database
 from ckptgov.catalog.facts import CatalogIdentity, EventKind
 from ckptgov.catalog.flowbook import FlowBook
 from ckptgov.catalog.history_calls import HistoryCalls
 from ckptgov.catalog.nodes import NodeBook
 from ckptgov.catalog.place_calls import PlaceCalls
+from ckptgov.catalog.plans import PlanBook
+from ckptgov.catalog.removal_tables import RemovalRow, TickRow
+from ckptgov.catalog.removals import RemovalBook
+from ckptgov.catalog.samples import SampleBook
+from ckptgov.catalog.signs import SignBook
 from ckptgov.catalog.sqlite import SqliteDatabase, prepare
 from ckptgov.catalog.tables import (
     CheckpointRow,
@@ -38,6 +44,7 @@ from ckptgov.model.closing import Closing
 _FACT_TABLES = (
     SightingRow,
     RecordRow,
+    RemovalRow,
     CopyRow,
     ManifestRow,
     CheckpointRow,
@@ -75,6 +82,16 @@ class Catalog(PlaceCalls, CheckpointCalls, HistoryCalls, Closing):
         """Who may ask for what."""
         self.activities = ActivityBook(database)
         """What runs on a schedule, and who leads."""
+        self.plans = PlanBook(database)
+        """What retention and capacity decided."""
+        self.removals = RemovalBook(database)
+        """Copies on their way out."""
+        self.claims = ClaimBook(database, new_uuid)
+        """Who reads which checkpoint now."""
+        self.signs = SignBook(database, self._fleeting)
+        """Which runs somebody asked about."""
+        self.samples = SampleBook(database, self._fleeting)
+        """How full places were."""
 
     @classmethod
     def open(
@@ -174,6 +191,17 @@ class Catalog(PlaceCalls, CheckpointCalls, HistoryCalls, Closing):
         with self._database.read() as connection:
             return self._database.now_ns(connection)
 
+    def tick(self) -> int:
+        """Now, to decide a removal by; every call is remembered.
+
+        Raises:
+            RefusedBySafety: the clock went back by more than 5 min since it was last asked.
+        """
+        with self._database.write() as connection:
+            now_ns = self._database.now_ns(connection)
+            ticks.tick(connection, now_ns)
+            return now_ns
+
     def dump(self, write: Callable[[bytes], object]) -> None:
         """Tell everything but flows and ended tasks, as it is at one moment, piece by piece.
 
@@ -206,11 +234,13 @@ class Catalog(PlaceCalls, CheckpointCalls, HistoryCalls, Closing):
         """Forget whatever the tiers can tell again, before a rebuild.
 
         The identity, the events and the restart decisions stay: a decision was handed out to
-        ranks and may be recorded nowhere else. So do flows, leases and abilities.
+        ranks and may be recorded nowhere else. So do flows, leases, claims, plans and abilities.
+        What was condemned is so no more; the last time that ``tick`` saw is forgotten, too: a
+        clock that was wrong then would keep anything from being removed ever again.
         """
         with self._database.write() as connection:
             self._database.unhurried(connection)  # the tiers are read in the same transaction
-            for table in _FACT_TABLES:
+            for table in (*_FACT_TABLES, TickRow):
                 connection.execute(delete(table))
             history.write_event(
                 connection, EventKind.FACTS_WIPED, at_ns=self._database.now_ns(connection)

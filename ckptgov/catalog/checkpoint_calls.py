@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ckptgov.catalog import checkpoints, copies
+from ckptgov.catalog import checkpoints, copies, removal_rows
 from ckptgov.catalog.database import Database
 from ckptgov.catalog.facts import KEEP, Keep, PlacedCopy, SealedFacts, SightingFacts
 from ckptgov.model.checkpoint import Evidence
@@ -69,8 +69,10 @@ class CheckpointCalls:
 
         Raises:
             FileExistsError: there is one in some state; ``transition`` changes it.
+            RefusedBySafety: in a state that only a removal brings a copy to.
             ValueError: VERIFIED without evidence.
         """
+        removal_rows.check_own(copy.state)
         with self._database.write() as connection:
             copies.put_copy(connection, copy, at_ns=at_ns)
 
@@ -107,15 +109,22 @@ class CheckpointCalls:
         verdict was reached, at ``verified_at_ns`` (``at_ns`` if not given: an undo gives the old
         one back).
 
+        Copies are condemned, and go on from there, by ``removals``; only the loss of a condemned
+        one is told here.
+
         Raises:
-            StaleState: the copy is in another state, or there is none.
+            StaleState: the copy is in another state, or there is none; it is being removed.
+            RefusedBySafety: to a state that only a removal brings a copy to.
             ValueError: ``to`` may not follow ``expected``; VERIFIED without evidence.
         """
         copies.check_allowed(expected, to)
+        removal_rows.check_own(to)
+        key = (run_id, content_id, place)
         with self._database.write() as connection:
+            removal_rows.let_go(connection, key, expected=expected, to=to)
             copies.change(
                 connection,
-                (run_id, content_id, place),
+                key,
                 expected=expected,
                 to=to,
                 at_ns=at_ns,
@@ -141,13 +150,15 @@ class CheckpointCalls:
         """Record a new verdict that leaves the state as it is (verified again, a part grew).
 
         Raises:
-            StaleState: the copy is not ``expected``.
+            StaleState: the copy is not ``expected``, or it is being removed.
             ValueError: VERIFIED without evidence.
         """
+        key = (run_id, content_id, place)
         with self._database.write() as connection:
+            removal_rows.let_go(connection, key, expected=expected, to=expected)
             copies.change(
                 connection,
-                (run_id, content_id, place),
+                key,
                 expected=expected,
                 to=expected,
                 at_ns=at_ns,

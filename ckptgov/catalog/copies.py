@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, select, update
 from sqlmodel import col
 
-from ckptgov.catalog.dialect import add_new
+from ckptgov.catalog.dialect import add_new, put
 from ckptgov.catalog.facts import EventKind, Keep, PlacedCopy
 from ckptgov.catalog.history import write_event
 from ckptgov.catalog.rows import decoded, findings_of, findings_text
@@ -29,10 +29,23 @@ _MOST_AT_ONCE = 500  # how many values one statement is given
 
 def put_copy(connection: Connection, copy: PlacedCopy, *, at_ns: int) -> None:
     _check_evidence(copy.state, copy.evidence)
-    values = {
-        "run_id": copy.run_id,
-        "content_id": copy.content_id,
-        "place": copy.place,
+    if not add_new(connection, CopyRow, _key(copy) | _values(copy)):
+        raise FileExistsError(f"{copy.content_id} already has a copy at place {copy.place}")
+    _tell_added(connection, copy, at_ns=at_ns)
+
+
+def refill(connection: Connection, copy: PlacedCopy, *, at_ns: int) -> None:
+    """Record a copy as a rebuild found it, whatever was known at its place before."""
+    put(connection, CopyRow, _key(copy), _values(copy))
+    _tell_added(connection, copy, at_ns=at_ns)
+
+
+def _key(copy: PlacedCopy) -> dict[str, object]:
+    return {"run_id": copy.run_id, "content_id": copy.content_id, "place": copy.place}
+
+
+def _values(copy: PlacedCopy) -> dict[str, object]:
+    return {
         "name": copy.name,
         "state": copy.state.value,
         "coverage": copy.coverage,
@@ -40,8 +53,9 @@ def put_copy(connection: Connection, copy: PlacedCopy, *, at_ns: int) -> None:
         "verified_at_ns": copy.verified_at_ns,
         "findings": findings_text(copy.findings),
     }
-    if not add_new(connection, CopyRow, values):
-        raise FileExistsError(f"{copy.content_id} already has a copy at place {copy.place}")
+
+
+def _tell_added(connection: Connection, copy: PlacedCopy, *, at_ns: int) -> None:
     write_event(
         connection,
         EventKind.COPY_ADDED,
@@ -61,17 +75,21 @@ def change(
     to: CopyState,
     at_ns: int,
     evidence: Evidence | None,
-    verified_at_ns: int | None,
+    verified_at_ns: int | Keep | None,
     findings: Iterable[Finding] | None,
     coverage: bytes | Keep | None,
     name: str | None,
+    why: Iterable[tuple[str, str]] = (),
 ) -> None:
-    """Set the copy ``key`` (run, content id, place) from ``expected`` to ``to``, maybe the same."""
+    """Set the copy ``key`` (run, content id, place) from ``expected`` to ``to``, maybe the same.
+
+    ``verified_at_ns`` KEEP: the evidence is that of the verdict which stands.
+    """
     _check_evidence(to, evidence)
     if findings is None and to is CopyState.VERIFIED:
         findings = ()
     values: dict[str, object] = {"state": to.value}
-    if evidence is not None:
+    if evidence is not None and not isinstance(verified_at_ns, Keep):
         values["evidence"] = evidence.value
         values["verified_at_ns"] = at_ns if verified_at_ns is None else verified_at_ns
     if findings is not None:
@@ -94,6 +112,7 @@ def change(
     detail = [("from", expected.value), ("to", to.value)]
     if evidence is not None:
         detail.append(("evidence", evidence.value))
+    detail += why
     write_event(
         connection,
         EventKind.COPY_CONFIRMED if to is expected else EventKind.COPY_STATE,

@@ -1,6 +1,7 @@
 """What a dump holds: which tables, and how a column's values are told in JSON.
 
-Left out is what ends with the processes it tells of (flows, grants, paces) and tasks that ended.
+Left out is what ends with the processes it tells of (flows, grants, paces, claims), tasks and
+plans that are over, and what is seen again soon (samples, signs of life).
 Bytes, and text that need not be UTF-8, are base64.
 """
 
@@ -24,6 +25,7 @@ from ckptgov.catalog.cluster_tables import (
     TokenRow,
 )
 from ckptgov.catalog.columns import DecimalText, PlainText, RawText
+from ckptgov.catalog.removal_tables import STANDING_PLANS, PlanRow, RemovalRow
 from ckptgov.catalog.tables import (
     AbilitiesRow,
     AllocatorRow,
@@ -49,23 +51,26 @@ def _table(row: type[Row]) -> Table:
 
 EVENTS, CHANGES, TASKS = _table(EventRow), _table(ChangeRow), _table(TaskRow)
 PLACES, ABILITIES = _table(PlaceRow), _table(AbilitiesRow)
+PLANS = _table(PlanRow)
 
 TABLES: tuple[Table, ...] = (
     # Parents before children.
     *(_table(row) for row in (PlaceRow, RunRow, RunRootRow, CheckpointRow, ManifestRow)),
-    *(_table(row) for row in (CopyRow, SightingRow, RecordRow)),
+    *(_table(row) for row in (CopyRow, RemovalRow, SightingRow, RecordRow)),
     EVENTS,
     CHANGES,
     TASKS,
+    PLANS,
     *(_table(row) for row in (DecisionRow, AbilitiesRow, CopyLeaseRow, AllocatorRow)),
     *(_table(row) for row in (NodeRow, TokenRow, ActivityRow, LeaderRow, PartRow)),
 )
-_ROWS_AT_ONCE = {"manifests": 8}  # of others more: their rows are small
+_ROWS_AT_ONCE = {"manifests": 8, "plans": 1}  # of others more: their rows are small
+_OPEN = {TASKS: OPEN_TASKS, PLANS: STANDING_PLANS}
 
 
 def columns(table: Table) -> tuple[Column[Any], ...]:
-    """Those that are dumped: tasks are numbered anew."""
-    return tuple(each for each in table.columns if each is not TASKS.columns["number"])
+    """Those that are dumped: tasks and plans are numbered anew."""
+    return tuple(each for each in table.columns if table not in _OPEN or each.name != "number")
 
 
 def rows_at_once(table: Table) -> int:
@@ -76,7 +81,7 @@ def rows_at_once(table: Table) -> int:
 def query(table: Table) -> Select[Any]:
     """The rows that are dumped, in the order of their key."""
     found = select(*columns(table)).order_by(*table.primary_key.columns)
-    return found.where(OPEN_TASKS) if table is TASKS else found
+    return found.where(_OPEN[table]) if table in _OPEN else found
 
 
 def told(table: Table, row: Sequence[Any]) -> list[object]:

@@ -10,7 +10,7 @@ from ckptgov.model.checkpoint import Evidence, Purpose, RunIdentity, StepKind
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Finding, Note
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 REBUILD_HINT = "ckptgov catalog rebuild"
 
 
@@ -144,6 +144,8 @@ class EventKind(StrEnum):
     TOKEN_ADDED = "token-added"  # noqa: S105 - a kind of event, no secret
     TOKEN_REVOKED = "token-revoked"  # noqa: S105
     LOADED = "catalog-loaded"
+    PLAN_STORED = "plan-stored"
+    PLAN_STATE = "plan-state"
 
 
 class EventFacts(Struct, frozen=True, kw_only=True):

@@ -1,8 +1,9 @@
 """Where a run lies, read without the table classes: what a launcher's question needs.
 
 Importing SQLModel costs more than everything else ``latest RUN`` does, so these few reads go to
-SQLite directly, through the same row decoders. Read-only; a file that is not exactly of this
-version is left to ``Catalog``, which migrates it or says what is wrong.
+SQLite directly, through the same row decoders. A file that is not exactly of this version is left
+to ``Catalog``, which migrates it or says what is wrong. Read-only, save for one thing: that a
+question was asked.
 """
 
 from __future__ import annotations
@@ -20,10 +21,18 @@ from ckptgov.errors import StorageError, TransientStorageError
 from ckptgov.model.closing import Closing
 
 BUSY_TIMEOUT_S = 10.0
+NOTE_TIMEOUT_MS = 20
+"""How long a question waits at most for others that write, only to note that it was asked."""
+
+SIGN_EVERY_NS = 3600 * 10**9
+_NOTE_ASKED = (
+    "INSERT INTO signs (run_id, asked_at_ns) VALUES (?, ?)"
+    " ON CONFLICT (run_id) DO UPDATE SET asked_at_ns = excluded.asked_at_ns"
+)
 
 
 class Peek(Closing):
-    """A read-only view of a catalog file; every call sees the last committed state."""
+    """A view of a catalog file; every call sees the last committed state."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -81,6 +90,42 @@ class Peek(Closing):
         """A run's unsealed candidates by place, name and variant."""
         query = "SELECT * FROM sightings WHERE run_id = ? ORDER BY place, name, variant"
         return decoded(sighting_of, self._select(query, [run_id]))
+
+    def condemned(self, run_id: str) -> tuple[tuple[str, str], ...]:
+        """Copies (content id, place) of a run that are to go, or have begun to."""
+        rows = self._select(
+            "SELECT removals.content_id, removals.place FROM removals JOIN copies"
+            " USING (run_id, content_id, place)"
+            " WHERE removals.run_id = ? AND copies.state IN ('condemned', 'trashing')",
+            [run_id],
+        )
+        return tuple((row.content_id, row.place) for row in rows)
+
+    def note_asked(self, run_id: str, *, at_ns: int) -> None:
+        """Note that a launcher asked for a run, if that was not noted within the hour.
+
+        A sign that the run lives, nothing more: it never fails, and waits for nobody, nor for the
+        disk: what a power cut takes of it, the next question says again.
+        """
+        try:
+            known = self._connection.execute(
+                "SELECT asked_at_ns FROM signs WHERE run_id = ?", [run_id]
+            ).fetchone()
+            if known is not None and at_ns - known.asked_at_ns < SIGN_EVERY_NS:
+                return
+            for pragma in (
+                f"busy_timeout={NOTE_TIMEOUT_MS}",
+                "synchronous=NORMAL",
+                "query_only=OFF",
+            ):
+                self._connection.execute(f"PRAGMA {pragma}")
+            try:
+                self._connection.execute(_NOTE_ASKED, [run_id, at_ns])
+            finally:
+                self._connection.execute("PRAGMA query_only=ON")
+                self._connection.execute(f"PRAGMA busy_timeout={int(BUSY_TIMEOUT_S * 1000)}")
+        except sqlite3.Error:
+            pass  # busy, full or read-only: the question is answered all the same
 
     def _select(self, query: str, values: Sequence[object] = ()) -> Iterator[Any]:
         try:

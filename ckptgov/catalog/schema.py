@@ -11,6 +11,7 @@ from ckptgov.catalog.ddl import BESIDE_TABLES
 from ckptgov.catalog.dialect import put
 from ckptgov.catalog.facts import SCHEMA_VERSION, CatalogIdentity, EventKind
 from ckptgov.catalog.history import add_event, write_event
+from ckptgov.catalog.removal_tables import RemovalRow
 from ckptgov.catalog.tables import ALEMBIC, MetaRow
 from ckptgov.errors import ConfigError, StaleState, UsageError
 
@@ -21,7 +22,8 @@ _VALUE = select(col(MetaRow.value)).where(col(MetaRow.key) == bindparam("key"))
 _IDENTITY = select(col(MetaRow.key), col(MetaRow.value)).where(
     col(MetaRow.key).in_((_UUID, _EPOCH))
 )
-_TABLES = NodeRow.metadata  # of the room's every table: that one's module is the last of them
+# Of the room's every table: each module of theirs is asked.
+(_TABLES,) = {row.metadata for row in (MetaRow, NodeRow, RemovalRow)}
 
 
 def create(connection: Connection, *, uuid: str, at_ns: int) -> None:

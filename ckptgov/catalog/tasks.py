@@ -10,7 +10,17 @@ import json
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, delete, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    delete,
+    false,
+    or_,
+    select,
+    update,
+)
 from sqlmodel import col
 
 from ckptgov.catalog.cluster_tables import OPEN_TASKS, TaskRow
@@ -91,6 +101,21 @@ class TaskBook:
             ends_at_ns = self._database.now_ns(connection) + int(ttl_s * 1e9)
             _change(connection, task_id, lease, {"lease_ends_at_ns": ends_at_ns})
 
+    def give_back(self, task_id: str, lease: int) -> None:
+        """Let any process claim a task at once, as if this one never had.
+
+        Raises:
+            LeaseLost: the task was taken over or has ended, or there is none.
+        """
+        values = {
+            "state": TaskState.QUEUED.value,
+            "holder": "",
+            "lease_ends_at_ns": 0,
+            "attempts": col(TaskRow.attempts) - 1,
+        }
+        with self._current.write() as connection:
+            _change(connection, task_id, lease, values)
+
     def end(self, task_id: str, lease: int, *, state: TaskState, outcome: bytes) -> TaskFacts:
         """Say what a task came to: DONE or FAILED.
 
@@ -118,9 +143,13 @@ class TaskBook:
         for_run: str | None = None,
         node: str | None = None,
         states: Collection[TaskState] | None = None,
+        teams: Collection[str] | None = None,
         limit: int = 1000,
     ) -> tuple[TaskFacts, ...]:
-        """Up to ``limit`` tasks, newest first; of one run, one node, in these states."""
+        """Up to ``limit`` tasks, newest first; of one run, one node, in these states.
+
+        ``teams``: only those for a run of one of them.
+        """
         query = select(TaskRow).order_by(col(TaskRow.number).desc()).limit(limit)
         if for_run is not None:
             query = query.where(col(TaskRow.for_run) == for_run)
@@ -128,6 +157,8 @@ class TaskBook:
             query = query.where(col(TaskRow.node) == node)
         if states is not None:
             query = query.where(col(TaskRow.state).in_([each.value for each in states]))
+        if teams is not None:
+            query = query.where(or_(false(), *(_of_team(team) for team in teams)))
         with self._current.read() as connection:
             return decoded(_task, connection.execute(query))
 
@@ -170,6 +201,11 @@ class TaskBook:
 
 def _of_node(node: str | None) -> ColumnElement[bool]:
     return col(TaskRow.node).is_(None) if node is None else col(TaskRow.node) == node
+
+
+def _of_team(team: str) -> ColumnElement[bool]:
+    """Runs are called ``team/name``; "0" is what comes behind the slash."""
+    return and_(col(TaskRow.for_run) >= team + "/", col(TaskRow.for_run) < team + "0")
 
 
 def _of_kinds(kinds: Collection[TaskKind] | None) -> list[ColumnElement[bool]]:

@@ -272,7 +272,7 @@ class Workers(Closing):
         task = run.task
         with run.lease, suppress(CkptgovError):  # else it ends by itself
             run.lose()
-            self._tasks.renew(task.task_id, task.lease, ttl_s=0.0)
+            self._tasks.give_back(task.task_id, task.lease)
             self._tell("task-given-back", task)
 
     def _tell(

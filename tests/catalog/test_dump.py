@@ -21,8 +21,27 @@ from ckptgov.model.checkpoint import Evidence, Expect, RunIdentity, StepKind
 from ckptgov.model.cluster import NewTask, NodeBeat, PartFacts, TaskKind, TaskState
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Finding, Found, Reason, ResumeArgs, Sighting
+from ckptgov.model.retention import Action, Plan, PlanState, Removal
 
 ODD = "odd\udcff\n\0"
+
+
+REMOVAL = Removal(
+    run_id="r1",
+    content_id="sha256:c1",
+    place="p1",
+    name="step_100",
+    action=Action.EVICT,
+    plan_id="p",
+    state=CopyState.TRASHED,
+    condemned_at_ns=1,
+    due_at_ns=2**62,
+    trash_s=0.5,
+    bytes=17,
+    files=3,
+    trash=ODD,
+    error=ODD,
+)
 
 
 @pytest.fixture
@@ -61,6 +80,10 @@ def full(filled, place):
     )
     filled.decide("r1", ODD, 1, None, True)
     filled.put_abilities("p1", '{"a":1}', 5)
+    filled.removals.adopt(REMOVAL)
+    for plan_id, state in (("open", PlanState.WAITING), ("over", PlanState.APPLIED)):
+        plan = Plan(plan_id=plan_id, now_ns=1, change_seq=1, policies=((ODD, "d"),), entries=())
+        filled.plans.put(plan, state=state, by=ODD)
     filled.take_copy_lease("sha256:c1", "p1", holder="h", ttl_ns=10**12)
     filled.flows.take_allocator("p", 10**12)
     filled.nodes.beat(NodeBeat(node="n\udcff", boot="b", version="1"))
@@ -135,6 +158,8 @@ def facts(catalog) -> dict[str, object]:
         "tokens": catalog.tokens.tokens(),
         "activities": catalog.activities.activities(),
         "parts": catalog.parts_of("r1"),
+        "removals": catalog.removals.removals(),
+        "plans": catalog.plans.plans(states=[PlanState.WAITING]),
     }
 
 
@@ -188,6 +213,17 @@ def test_no_number_that_fences_comes_again(full, empty) -> None:
 def test_tasks_that_ended_are_not_dumped(full, empty) -> None:
     load(empty, dumped(full))
     assert [one.task.key for one in empty.tasks.tasks()] == ["queued", "held"]
+
+
+def test_plans_that_are_over_are_not_dumped(full, empty) -> None:
+    load(empty, dumped(full))
+    assert [one.plan.plan_id for one in empty.plans.plans()] == ["open"]
+
+
+def test_a_removal_goes_on_in_a_loaded_catalog(full, empty) -> None:
+    load(empty, dumped(full))
+    assert empty.removals.removals() == (REMOVAL,)
+    empty.removals.purged("r1", "sha256:c1", "p1")
 
 
 def test_a_catalog_that_holds_facts_is_not_overwritten(full, empty, place) -> None:

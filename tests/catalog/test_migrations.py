@@ -18,6 +18,8 @@ from ckptgov.catalog.postgres import PostgresDatabase
 from ckptgov.errors import ConfigError, StorageError, UsageError
 from ckptgov.model.checkpoint import RunIdentity
 from ckptgov.model.cluster import NodeBeat
+from ckptgov.model.copies import CopyState
+from ckptgov.model.retention import Plan, PlanState
 
 NEWER = SCHEMA_VERSION + 1
 VERSION_1 = Path(__file__).parent / "files" / "version_1.sql"
@@ -56,10 +58,12 @@ def test_a_catalog_of_version_1_opens_with_all_it_knew(open_catalog, path) -> No
     catalog = open_catalog()
     assert [one.place for one in catalog.places()] == ["p1"]
     assert [one.identity.name for one in catalog.runs()] == ["team/llm"]
-    assert told(catalog) == [{"from": "1", "to": "2"}, {"from": "2", "to": "3"}]
+    steps = [("1", "2"), ("2", "3"), ("3", "4")]
+    assert told(catalog) == [{"from": before, "to": now} for before, now in steps]
     assert catalog.flows.registered() == ()
     assert catalog.abilities("p1") is None
     assert catalog.nodes.nodes() == catalog.changes(0) == ()
+    assert catalog.plans.plans() == catalog.removals.removals() == catalog.claims.claims() == ()
 
 
 def test_an_upgraded_catalog_has_the_schema_of_a_new_one(
@@ -78,7 +82,7 @@ def test_the_launchers_short_way_waits_for_the_upgrade(open_catalog, path) -> No
     open_catalog()
     with Peek.open(path) as peek:
         assert [one.place for one in peek.places()] == ["p1"]
-    assert SCHEMA_VERSION == 3, "a new version needs a test of its own here"
+    assert SCHEMA_VERSION == 4, "a new version needs a test of its own here"
 
 
 def schema_of(database) -> dict[str, list[tuple[object, ...]]]:
@@ -111,7 +115,7 @@ def test_a_server_brought_up_from_nothing_has_the_schema_of_a_new_one(catalog, s
     assert made == schema_of(catalog._database)
 
 
-@pytest.mark.parametrize("target", [1, 2])
+@pytest.mark.parametrize("target", [1, 2, 3])
 def test_down_and_up_again_keeps_the_facts(filled, open_catalog, sealed, target) -> None:
     filled.nodes.beat(NodeBeat(node="n1", boot="b", version="1"))
     before = filled.events()
@@ -120,14 +124,15 @@ def test_down_and_up_again_keeps_the_facts(filled, open_catalog, sealed, target)
     with filled._database.read() as connection:
         names = set(inspect(connection).get_table_names())
     assert "checkpoints" in names
-    assert "nodes" not in names
-    assert ("flows" in names) == (target == 2)
+    assert "removals" not in names
+    assert ("nodes" in names) == (target >= 3)
+    assert ("flows" in names) == (target >= 2)
     again = open_catalog()
     assert version(again) == SCHEMA_VERSION
     assert again.checkpoints("r1") == (sealed,)
     assert again.manifest_bytes("r1", sealed.content_id) == b'{"manifest":1}\n'
-    assert again.nodes.nodes() == ()
-    kept = [one for one in before if one.kind is not EventKind.NODE_ADDED]
+    assert len(again.nodes.nodes()) == (target >= 3)
+    kept = [one for one in before if target >= 3 or one.kind is not EventKind.NODE_ADDED]
     assert list(again.events()[: len(kept)]) == kept
     steps = [(one["from"], one["to"]) for one in told(again)]
     down = [(str(n), str(n - 1)) for n in range(SCHEMA_VERSION, target, -1)]
@@ -136,8 +141,39 @@ def test_down_and_up_again_keeps_the_facts(filled, open_catalog, sealed, target)
     assert again.change_seq() > 0
 
 
-def test_events_are_append_only_after_a_downgrade_too(filled) -> None:
-    schema.downgrade(filled._database, 2)
+def test_what_was_condemned_counts_again_for_a_version_that_knows_no_removals(
+    small, open_catalog, clock
+) -> None:
+    small.add(10, "s1")
+    small.add(20, "s1", "n1")
+    before = small.catalog.copies("r1")
+    small.prune(("c10", "s1"))
+    small.evict(("c20", "n1"))
+    clock.at_ns += 10 * 10**9
+    small.catalog.removals.begin("r1", "c20", "n1", small.guard())
+    schema.downgrade(small.catalog._database, 3)
+    again = open_catalog()
+    kept, moving, other = again.copies("r1")
+    assert (kept, other) == (before[0], before[2])
+    assert moving.state is CopyState.TRASHING
+    assert again.removals.removals() == ()
+
+
+def test_what_an_older_version_cannot_read_of_plans_goes_with_them(filled, open_catalog) -> None:
+    plan = Plan(plan_id="p", now_ns=1, change_seq=1, policies=(), entries=())
+    filled.plans.put(plan, state=PlanState.PROPOSED, by="cli")
+    filled.plans.set_state("p", expected=PlanState.PROPOSED, to=PlanState.STALE, by="cli")
+    schema.downgrade(filled._database, 3)
+    again = open_catalog()
+    assert again.plans.plans() == ()
+    kinds = {one.kind for one in again.events()}
+    assert not kinds & {EventKind.PLAN_STORED, EventKind.PLAN_STATE}
+    assert EventKind.SEALED in kinds
+
+
+@pytest.mark.parametrize("target", [2, 3])
+def test_events_are_append_only_after_a_downgrade_too(filled, target) -> None:
+    schema.downgrade(filled._database, target)
     with pytest.raises(StorageError, match="append-only"):
         delete_events(filled)
 
@@ -163,7 +199,7 @@ def newer(tmp_path, monkeypatch):
         for own in (*run.SCRIPTS.glob("*.py"), *run.SCRIPTS.glob("versions/*.py")):
             (scripts / own.relative_to(run.SCRIPTS)).write_text(own.read_text())
         lines = "\n".join(f"    op.execute({each!r})" for each in body.split(";"))
-        (scripts / "versions" / "v4.py").write_text(
+        (scripts / "versions" / f"v{NEWER}.py").write_text(
             f"from alembic import op\nrevision = '{NEWER}'\ndown_revision = '{SCHEMA_VERSION}'\n"
             f"def upgrade():\n{lines}\n"
         )
@@ -179,8 +215,8 @@ def test_an_older_schema_is_brought_up_when_it_is_opened(catalog, open_catalog, 
     assert version(again) == NEWER
     with again._database.read() as connection:
         assert connection.exec_driver_sql("SELECT a, b FROM extra").all() == []
-    assert told(again) == [{"from": "3", "to": "4"}]
-    assert told(open_catalog()) == [{"from": "3", "to": "4"}]
+    assert told(again) == [{"from": str(SCHEMA_VERSION), "to": str(NEWER)}]
+    assert told(open_catalog()) == [{"from": str(SCHEMA_VERSION), "to": str(NEWER)}]
 
 
 def test_a_failing_migration_leaves_the_old_schema(catalog, open_catalog, newer) -> None:

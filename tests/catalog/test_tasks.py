@@ -112,6 +112,36 @@ def test_a_task_that_nobody_brings_to_an_end_has_failed(tasks, clock) -> None:
     assert tasks.add(SCAN).task_id != added.task_id
 
 
+def test_a_task_given_back_is_anyones_at_once_and_no_attempt(tasks, clock) -> None:
+    added = tasks.add(SCAN)
+    for number in range(MOST_ATTEMPTS + 1):
+        (held,) = claim(tasks, holder=f"h{number}")
+        assert (held.attempts, held.lease) == (1, number + 1)
+        tasks.give_back(held.task_id, held.lease)
+        given = tasks.task(added.task_id)
+        assert (given.state, given.holder, given.attempts) == (TaskState.QUEUED, "", 0)
+    for call in (
+        lambda: tasks.give_back(held.task_id, held.lease),
+        lambda: tasks.renew(held.task_id, held.lease, ttl_s=1.0),
+        lambda: tasks.end(held.task_id, held.lease, state=TaskState.DONE, outcome=b""),
+    ):
+        with pytest.raises(LeaseLost):
+            call()
+    (taken,) = claim(tasks)
+    with pytest.raises(LeaseLost):
+        tasks.give_back(taken.task_id, held.lease)
+    assert tasks.task(taken.task_id) == taken
+
+
+def test_a_task_given_back_keeps_the_attempts_that_came_to_nothing(tasks, clock) -> None:
+    tasks.add(SCAN)
+    claim(tasks)
+    clock.at_ns += 10 * S
+    (held,) = claim(tasks)
+    tasks.give_back(held.task_id, held.lease)
+    assert claim(tasks)[0].attempts == 2
+
+
 def test_higher_priority_is_claimed_first_then_older(tasks) -> None:
     for key, priority in (("a", 0), ("b", 5), ("c", 0), ("d", 5)):
         tasks.add(structs.replace(SCAN, key=key, priority=priority))
@@ -149,6 +179,22 @@ def test_tasks_are_listed_newest_first_by_run_node_and_state(tasks) -> None:
     assert keys(node="n1") == "31"
     assert keys(states=[TaskState.CLAIMED]) == "0"
     assert keys(states=[]) == ""
+
+
+def test_tasks_of_teams_are_listed_before_the_limit_counts(tasks) -> None:
+    runs = ("red/a", "red/b\udcff", "redder/c", "red", "blue/red/d", None, "r\udcff/e")
+    for number, run in enumerate(runs):
+        tasks.add(structs.replace(SCAN, key=str(number), for_run=run))
+
+    def keys(*teams: str, **asked: object) -> str:
+        return "".join(one.task.key for one in tasks.tasks(teams=teams, **asked))
+
+    assert keys("red") == "10"
+    assert keys("red", limit=1) == "1"
+    assert keys("blue", "redder", "r\udcff") == "642"
+    assert keys("red", for_run="red/a") == "0"
+    assert keys("red", for_run="blue/red/d") == ""
+    assert keys() == ""
 
 
 def test_only_tasks_that_ended_long_ago_are_forgotten(tasks, clock) -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from ckptgov.catalog.guards import Doomed, Guard
 from ckptgov.errors import Malformed, NotAllowed
 from ckptgov.manifest.forms.records import encode_record
 from ckptgov.model.checkpoint import Evidence, VerifyLevel
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Finding, Reason
 from ckptgov.model.journal import MarkBad, Restart, Stamp
+from ckptgov.model.retention import Action
 from ckptgov.ops import telling, telling_run
 from ckptgov.ops.parts import CatalogJournal
 from ckptgov.ops.posting import apply_post
@@ -333,14 +335,25 @@ class TestGuards:
     def test_what_was_condemned_here_stays_so(self, cluster: LocalCluster, node: LocalNode) -> None:
         own = [one for one in posts(node) if one.place.node == "node0"][-1]
         told = next(one for one in posts(node) if one.place.node and one.copies).copies[0]
-        cluster.serving.catalog.transition(
-            own.run.run_id,
-            told.content_id,
-            own.place.place,
-            expected=CopyState.VERIFIED,
-            to=CopyState.CONDEMNED,
-            at_ns=cluster.clock.now_ns(),
+        doomed = Doomed(
+            content_id=told.content_id,
+            place=own.place.place,
+            action=Action.PRUNE,
+            trash_s=0.0,
+            grace_s=0.0,
+            bytes=0,
+            files=0,
         )
+        guard = Guard(
+            path=((1, None),),
+            reachable=frozenset(),
+            min_restorable=1,
+            min_durable_copies=1,
+            compared_since_ns=0,
+            may_be_emptied=True,
+        )
+        catalog = cluster.serving.catalog
+        catalog.removals.condemn(own.run.run_id, [doomed], guard, plan_id="p")
         apply(cluster, replace(own, number=own.number + 1, after=own.number, copies=(told,)))
         assert CopyState.CONDEMNED in [state for state, _ in known(cluster)[told.content_id]]
 

@@ -365,7 +365,7 @@ class TestStopping:
         assert held.left.wait(LIMIT_S)
         some.close()
         run_one(opened(), done, task_id)
-        assert task(serving, task_id).attempts == 2
+        assert task(serving, task_id).attempts == 1
 
     def test_a_task_that_hangs_is_given_back_when_the_grace_is_over(
         self, opened: Callable[..., Serving]
