@@ -9,8 +9,8 @@ import errno
 import os
 from contextlib import suppress
 
-from ckptgov.errors import StorageError
-from ckptgov.model.files import EntryKind
+from ckptgov.errors import StaleState, StorageError
+from ckptgov.model.files import EntryKind, FileStat, Token
 from ckptgov.storage._oserrors import os_error, translated
 from ckptgov.storage._paths import printable
 from ckptgov.storage._resolve import DIR_PATH, DIR_READ, step
@@ -63,13 +63,14 @@ def entry_kind(entry: os.DirEntry[str]) -> EntryKind:
     return EntryKind.SYMLINK if entry.is_symlink() else EntryKind.OTHER
 
 
-def require_kind(dir_fd: int, name: str, where: str, *kinds: EntryKind) -> None:
+def require_kind(dir_fd: int, name: str, where: str, *kinds: EntryKind) -> FileStat:
+    """The entry as it is, if it is of one of these kinds."""
     with translated(where):
         found = lstat(dir_fd, name)
         if found is None:
             raise os_error(errno.ENOENT)
         if found.kind in kinds:
-            return
+            return found
         match found.kind:
             case EntryKind.SYMLINK:
                 raise os_error(errno.ELOOP)
@@ -78,6 +79,12 @@ def require_kind(dir_fd: int, name: str, where: str, *kinds: EntryKind) -> None:
             case EntryKind.FILE:
                 raise os_error(errno.ENOTDIR)
     raise StorageError(f"{printable(where)}: neither a file nor a directory; left alone")
+
+
+def require_token(found: FileStat, only: Token | None, where: str) -> None:
+    """Raise StaleState where the entry is another one than was meant."""
+    if only is not None and not found.token.same_content(only):
+        raise StaleState(f"{printable(where)}: another file has this name by now; left alone")
 
 
 def move_directory(source_fd: int, source: str, target_fd: int, target: str, where: str) -> None:
@@ -110,6 +117,43 @@ def _move_plainly(source_fd: int, source: str, target_fd: int, target: str) -> N
         if error.errno in (errno.ENOTEMPTY, errno.ENOTDIR, errno.EEXIST):
             raise os_error(errno.EEXIST) from error
         raise
+
+
+def move_file(
+    source_fd: int, source: str, target_fd: int, target: str, where: str, *, durable: bool
+) -> None:
+    """``Storage.rename`` between two directories opened for reading."""
+    from ckptgov.storage import _linux  # late: ctypes costs start-up time
+
+    try:
+        _linux.move_new(source_fd, os.fsencode(source), target_fd, os.fsencode(target))
+    except OSError as error:
+        if error.errno == errno.EXDEV:
+            raise _across(where) from error
+        if error.errno not in (errno.EINVAL, errno.ENOSYS):
+            raise
+        _move_file_plainly(source_fd, source, target_fd, target)
+    if durable:
+        sync_directory(target_fd)
+        sync_directory(source_fd)
+
+
+def _move_file_plainly(source_fd: int, source: str, target_fd: int, target: str) -> None:
+    """Without a rename that refuses a taken name: two names for a moment, or a look before."""
+    try:
+        os.link(source, target, src_dir_fd=source_fd, dst_dir_fd=target_fd, follow_symlinks=False)
+    except FileExistsError:
+        # NFS sends a call again whose answer was lost; or we were killed between the two names.
+        if not _is_one_file(source_fd, source, target_fd, target):
+            raise
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if lstat(target_fd, target) is not None:
+            raise os_error(errno.EEXIST) from error
+        os.rename(source, target, src_dir_fd=source_fd, dst_dir_fd=target_fd)
+        return
+    os.unlink(source, dir_fd=source_fd)
 
 
 def link_file(source_fd: int, source: str, target_fd: int, target: str, where: str) -> None:

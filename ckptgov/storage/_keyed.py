@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Callable
+from typing import cast
 
 from ckptgov.errors import StorageError
 from ckptgov.model.closing import Closing
-from ckptgov.model.files import EntryKind, FileStat
+from ckptgov.model.files import Entry, EntryKind, FileStat, Token
 from ckptgov.storage._paths import split
+from ckptgov.storage._remove_by_calls import Calls, remove_by_calls
+from ckptgov.storage.contract import Removed
 
 
 def directory_stat() -> FileStat:
@@ -41,6 +45,22 @@ class KeyedStorage:
 
     def rename_dir(self, source: str, target: str) -> None:
         raise StorageError(f"{self.root}: this kind of storage has no directories to rename")
+
+    def rename(
+        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+    ) -> None:
+        raise StorageError(f"{self.root}: this kind of storage has no names to move")
+
+    def remove_tree(
+        self,
+        directory: str,
+        *,
+        keeps: Callable[[Entry], bool] | None = None,
+        gone: Callable[[int], None] | None = None,
+    ) -> Removed:
+        if not split(directory):
+            raise StorageError(f"{self.root}: the root is never removed")
+        return remove_by_calls(cast(Calls, self), directory, keeps=keeps, gone=gone)
 
     def link(self, source: str, target: str) -> None:
         raise StorageError(f"{self.root}: this kind of storage has no hard links")

@@ -18,6 +18,7 @@ from ckptgov.model.files import FileStat
 from ckptgov.storage._oserrors import os_error
 from ckptgov.storage._paths import kind_of
 
+RESOLVE_NO_XDEV = 0x01
 RESOLVE_NO_MAGICLINKS = 0x02
 RESOLVE_NO_SYMLINKS = 0x04
 RESOLVE_BENEATH = 0x08

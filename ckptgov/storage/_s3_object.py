@@ -139,18 +139,33 @@ def overwritten(where: str) -> TransientStorageError:
     )
 
 
-def delete(bucket: Bucket, key: str, where: str, version_id: str | None) -> None:
-    """Delete exactly this version, or what the bucket makes of the key without one."""
+def delete(
+    bucket: Bucket, key: str, where: str, version_id: str | None, etag: str | None = None
+) -> None:
+    """Delete exactly this version, or what the bucket makes of the key without one.
+
+    With ``etag`` only while the key has it, where the store knows such a condition.
+
+    Raises:
+        Unmet: it has another one.
+    """
     version = {"VersionId": version_id} if version_id else {}
 
-    def ask() -> None:
+    def ask(**condition: str) -> None:
         bucket.client.delete_object(
             Bucket=bucket.name,
             Key=key,
             **version,  # type: ignore[arg-type]
+            **condition,  # type: ignore[arg-type]
         )
 
-    bucket.call(where, ask)
+    if etag is None:
+        bucket.call(where, ask)
+        return
+    try:
+        bucket.call(where, lambda: ask(IfMatch=f'"{etag}"'))
+    except Unsupported:
+        bucket.call(where, ask)
 
 
 def described(attributes: Attributes | None, digest: str | None) -> dict[str, str]:

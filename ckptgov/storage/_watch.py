@@ -163,6 +163,16 @@ class Call(Generic[Found]):
                 return
         _try(later)
 
+    def beaten(self, told: Callable[[int], None] | None) -> Callable[[int], None]:
+        """``told``; each time it is called the call made progress."""
+
+        def beat(count: int) -> None:
+            self.beats += 1
+            if told is not None:
+                told(count)
+
+        return beat
+
     def fed(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """The source's bytes; whether it is being waited for is told."""
         source = iter(chunks)

@@ -7,8 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ckptgov.model.closing import Closing
-from ckptgov.model.files import Attributes, Entry, FileStat, OpenFile
-from ckptgov.storage.contract import ArrivalProof, Delivery, PendingDelivery, Storage, Traits
+from ckptgov.model.files import Attributes, Entry, FileStat, OpenFile, Token
+from ckptgov.storage.contract import (
+    ArrivalProof,
+    Delivery,
+    PendingDelivery,
+    Removed,
+    Storage,
+    Traits,
+)
 
 if TYPE_CHECKING:
     from ckptgov.storage.mounts import FileSystem
@@ -55,11 +62,20 @@ class WrappedStorage:
     def make_dirs(self, path: str, *, like: str | None = None) -> None:
         self.inner.make_dirs(path, like=like)
 
-    def remove(self, path: str) -> None:
-        self.inner.remove(path)
+    def remove(self, path: str, *, only: Token | None = None) -> None:
+        self.inner.remove(path, only=only)
 
     def remove_dir(self, path: str) -> None:
         self.inner.remove_dir(path)
+
+    def remove_tree(
+        self,
+        directory: str,
+        *,
+        keeps: Callable[[Entry], bool] | None = None,
+        gone: Callable[[int], None] | None = None,
+    ) -> Removed:
+        return self.inner.remove_tree(directory, keeps=keeps, gone=gone)
 
     @property
     def traits(self) -> Traits:
@@ -86,6 +102,11 @@ class WrappedStorage:
 
     def rename_dir(self, source: str, target: str) -> None:
         self.inner.rename_dir(source, target)
+
+    def rename(
+        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+    ) -> None:
+        self.inner.rename(source, target, only=only, durable=durable)
 
     def link(self, source: str, target: str) -> None:
         self.inner.link(source, target)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
-from ckptgov.model.files import Attributes, FileStat, Reader
+from ckptgov.errors import CkptgovError
+from ckptgov.model.files import Attributes, Entry, FileStat, Reader, Token
 
 if TYPE_CHECKING:
     from ckptgov.storage.mounts import FileSystem
@@ -52,6 +53,21 @@ class PendingDelivery(Struct, frozen=True, kw_only=True):
     bytes: int
     started_at_ns: int
     is_held: bool = False
+
+
+class Removed(Struct, frozen=True, kw_only=True):
+    """What ``remove_tree`` did.
+
+    ``files`` counts what is no directory, ``bytes`` those of regular files that had no other name
+    left (0 where storage tells no sizes on its way). ``left`` are paths below the root that
+    resisted, the first 100 of them, and ``error`` is the first one's; what was to be kept is not
+    among them.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    left: tuple[str, ...] = ()
+    error: CkptgovError | OSError | None = None
 
 
 class Delivery(Protocol):
@@ -172,12 +188,37 @@ class Storage(Reader, Protocol):
         """
         ...
 
-    def remove(self, path: str) -> None:
-        """Remove a regular file, or a symlink itself and never what it leads to; durable."""
+    def remove(self, path: str, *, only: Token | None = None) -> None:
+        """Remove a regular file, or a symlink itself and never what it leads to; durable.
+
+        With ``only``, nothing goes but the file that has this token (``Token.same_content``): it
+        is compared in the same directory right before, or by the store where it can, and where
+        versions are kept exactly that version goes.
+
+        Raises:
+            StaleState: another file has the name by now; it was not touched.
+        """
         ...
 
     def remove_dir(self, path: str) -> None:
         """Remove an empty directory, durably; one that holds anything raises StorageError."""
+        ...
+
+    def remove_tree(
+        self,
+        directory: str,
+        *,
+        keeps: Callable[[Entry], bool] | None = None,
+        gone: Callable[[int], None] | None = None,
+    ) -> Removed:
+        """Remove a directory and all beneath it, as far as that goes; gone already is no error.
+
+        A symlink is removed itself. Nothing on another mount goes, whatever is swapped for what
+        meanwhile: a directory is entered only as the child of the one that lists it. What
+        ``keeps`` says (it is not asked about directories), and what resists, is left, and the
+        directories around it with it. ``gone`` is told every so often how many entries went since
+        it was told last; what it raises ends the removal and passes through.
+        """
         ...
 
     @property
@@ -223,6 +264,22 @@ class Storage(Reader, Protocol):
 
         Raises:
             FileExistsError: ``target`` is taken (an empty directory counts), and stays untouched.
+            StorageError: this kind of storage has no directories; or something is mounted at
+                ``source`` or below it.
+        """
+        ...
+
+    def rename(
+        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+    ) -> None:
+        """Give a regular file, or a symlink itself, another free name; parents are created.
+
+        It has one of the names at any time. ``only`` as in ``remove``. Without ``durable`` it is
+        so once ``sync_dir`` was called on both directories, the target's first.
+
+        Raises:
+            FileExistsError: ``target`` is taken, by whatever kind of entry, and stays untouched.
+            StaleState: another file has the name ``source`` by now; it was not touched.
             StorageError: this kind of storage has no directories.
         """
         ...

@@ -23,7 +23,8 @@ from typing import Any
 
 from ckptgov.errors import StorageError
 from ckptgov.model.clock import Clock, SystemClock
-from ckptgov.model.files import Attributes, EntryKind, FileStat
+from ckptgov.model.files import Attributes, EntryKind, FileStat, Token
+from ckptgov.storage._entries import require_token
 from ckptgov.storage._fsspec_delivery import FsspecDelivery
 from ckptgov.storage._fsspec_look import kind_of
 from ckptgov.storage._fsspec_tree import EXCLUSIVE, FsspecTree, os_error_at
@@ -103,10 +104,12 @@ class FsspecStorage(FsspecTree, KeyedStorage):
             self._clock.sleep(_TICK_NS / 1e9)
         raise StorageError(f"{self._where(path)}: replaced, and looks unchanged to every reader")
 
-    def remove(self, path: str) -> None:
+    def remove(self, path: str, *, only: Token | None = None) -> None:
         split_file(path)
-        if self._stat_of(path, self._ask_about(path)).kind is EntryKind.DIR:
+        found = self._stat_of(path, self._ask_about(path))
+        if found.kind is EntryKind.DIR:
             raise os_error_at(errno.EISDIR, self._where(path))
+        require_token(found, only, self._where(path))
         self.drop(path)
 
     def remove_dir(self, path: str) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import builtins
 import errno
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from ckptgov.errors import StorageError
-from ckptgov.model.files import Attributes, Entry, EntryKind, FileStat
+from ckptgov.model.files import Attributes, Entry, EntryKind, FileStat, Token
 from ckptgov.storage import _tree
+from ckptgov.storage._entries import require_token
 from ckptgov.storage._memory_delivery import MemoryDelivery, left_beneath
 from ckptgov.storage._memory_tree import MemoryTree
 from ckptgov.storage._oserrors import os_error
 from ckptgov.storage._paths import kind_of, raw, require_name, split, split_file
+from ckptgov.storage._remove_by_calls import remove_by_calls
 from ckptgov.storage._tree import MemoryFile, Node
-from ckptgov.storage.contract import TEMP_PREFIX, PendingDelivery, Traits
+from ckptgov.storage.contract import TEMP_PREFIX, PendingDelivery, Removed, Traits
 from ckptgov.storage.mounts import FileSystem
 
 
@@ -110,10 +112,12 @@ class MemoryStorage(MemoryTree):
         with self.at(split(path)):
             self.make(split(path), like=example)
 
-    def remove(self, path: str) -> None:
+    def remove(self, path: str, *, only: Token | None = None) -> None:
         parts = split_file(path)
         with self.at(parts):
-            _require_kind(self.find(parts), EntryKind.FILE, EntryKind.SYMLINK)
+            node = self.find(parts)
+            _require_kind(node, EntryKind.FILE, EntryKind.SYMLINK)
+            require_token(node.look(), only, self.where(parts))
             self.leave(parts)
 
     def remove_dir(self, path: str) -> None:
@@ -126,6 +130,17 @@ class MemoryStorage(MemoryTree):
             if node.children:
                 raise os_error(errno.ENOTEMPTY)
             self.leave(parts)
+
+    def remove_tree(
+        self,
+        directory: str,
+        *,
+        keeps: Callable[[Entry], bool] | None = None,
+        gone: Callable[[int], None] | None = None,
+    ) -> Removed:
+        if not split(directory):
+            raise StorageError(f"{self._name}: the root is never removed")
+        return remove_by_calls(self, directory, keeps=keeps, gone=gone)
 
     @property
     def traits(self) -> Traits:
@@ -184,6 +199,20 @@ class MemoryStorage(MemoryTree):
             node.parent = self._free(new)
             self.leave(old)
             self.enter(node.parent, new[-1], node)
+
+    def rename(
+        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+    ) -> None:
+        old, new = split_file(source), split_file(target)
+        with self.at(old), self.at(new):
+            node = self.find(old)
+            _require_kind(node, EntryKind.FILE, EntryKind.SYMLINK)
+            require_token(node.look(), only, self.where(old))
+            directory = self._free(new)
+            self.leave(old)
+            node.links += 1  # leave() took one away
+            node.ctime_ns = self._now_ns()
+            self.enter(directory, new[-1], node)
 
     def link(self, source: str, target: str) -> None:
         old, new = split_file(source), split_file(target)

@@ -77,6 +77,13 @@ def filesystem_of_fd(fd: int, real_path: str) -> FileSystem:
     return describe(found)
 
 
+def mounts_at_or_below(real_path: str) -> tuple[str, ...]:
+    """Mount points that are a path without symlinks, or lie beneath it."""
+    below = f"{real_path.rstrip('/')}/"
+    mounts = parse_mounts(_read("/proc/self/mountinfo"))
+    return tuple(one.mount_point for one in mounts if f"{one.mount_point}/".startswith(below))
+
+
 def describe(mount: Mount) -> FileSystem:
     """What the type of a mount tells."""
     return FileSystem(

@@ -7,15 +7,16 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 
-from ckptgov.model.files import Attributes, Entry, FileStat, OpenFile
+from ckptgov.model.files import Attributes, Entry, FileStat, OpenFile, Token
 from ckptgov.model.pacing import Pacer
+from ckptgov.storage._remove_by_calls import remove_by_calls
 from ckptgov.storage._wrapper import (
     WrappedDelivery,
     WrappedFile,
     WrappedStorage,
     connect_push_back,
 )
-from ckptgov.storage.contract import ArrivalProof, Delivery, PendingDelivery, Storage
+from ckptgov.storage.contract import ArrivalProof, Delivery, PendingDelivery, Removed, Storage
 
 
 class PacedStorage(WrappedStorage):
@@ -93,13 +94,24 @@ class PacedStorage(WrappedStorage):
         self._change()
         self.inner.make_dirs(path, like=like)
 
-    def remove(self, path: str) -> None:
+    def remove(self, path: str, *, only: Token | None = None) -> None:
         self._change()
-        self.inner.remove(path)
+        self.inner.remove(path, only=only)
 
     def remove_dir(self, path: str) -> None:
         self._change()
         self.inner.remove_dir(path)
+
+    def remove_tree(
+        self,
+        directory: str,
+        *,
+        keeps: Callable[[Entry], bool] | None = None,
+        gone: Callable[[int], None] | None = None,
+    ) -> Removed:
+        if self._requests:  # each call is one
+            return remove_by_calls(self, directory, keeps=keeps, gone=gone)
+        return self.inner.remove_tree(directory, keeps=keeps, gone=gone)
 
     def receive(
         self,
@@ -127,6 +139,12 @@ class PacedStorage(WrappedStorage):
     def rename_dir(self, source: str, target: str) -> None:
         self._change()
         self.inner.rename_dir(source, target)
+
+    def rename(
+        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+    ) -> None:
+        self._change()
+        self.inner.rename(source, target, only=only, durable=durable)
 
     def link(self, source: str, target: str) -> None:
         self._change()

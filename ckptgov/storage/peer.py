@@ -16,12 +16,12 @@ from typing import NoReturn, TypeVar
 from ckptgov.errors import ConfigError, StorageError
 from ckptgov.model.clock import Clock, SystemClock
 from ckptgov.model.closing import Closing
-from ckptgov.model.files import Attributes, Entry, FileStat
+from ckptgov.model.files import Attributes, Entry, FileStat, Token
 from ckptgov.storage._paths import printable, require_name, split, split_file
 from ckptgov.storage._peer_calls import Calls
 from ckptgov.storage._peer_file import PeerFile
 from ckptgov.storage.backoff import RetryPolicy
-from ckptgov.storage.contract import Delivery, PendingDelivery, Traits
+from ckptgov.storage.contract import Delivery, PendingDelivery, Removed, Traits
 from ckptgov.storage.mounts import FileSystem
 from ckptgov.storage.peer_messages import (
     MAX_NAMES,
@@ -156,11 +156,20 @@ class PeerStorage(Closing):
     def make_dirs(self, path: str, *, like: str | None = None) -> None:
         self._refuse(path)
 
-    def remove(self, path: str) -> None:
+    def remove(self, path: str, *, only: Token | None = None) -> None:
         self._refuse(path)
 
     def remove_dir(self, path: str) -> None:
         self._refuse(path)
+
+    def remove_tree(
+        self,
+        directory: str,
+        *,
+        keeps: Callable[[Entry], bool] | None = None,
+        gone: Callable[[int], None] | None = None,
+    ) -> Removed:
+        self._refuse(directory)
 
     def receive(
         self,
@@ -180,6 +189,11 @@ class PeerStorage(Closing):
         self._refuse(pending.path)
 
     def rename_dir(self, source: str, target: str) -> None:
+        self._refuse(source, target)
+
+    def rename(
+        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+    ) -> None:
         self._refuse(source, target)
 
     def link(self, source: str, target: str) -> None:

@@ -5,22 +5,30 @@ from __future__ import annotations
 import builtins
 import errno
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ckptgov.errors import StorageError
 from ckptgov.model.closing import Closing
-from ckptgov.model.files import Attributes, Entry, EntryKind, FileStat
-from ckptgov.storage._entries import enter, entry_kind, link_file, move_directory, require_kind
+from ckptgov.model.files import Attributes, Entry, EntryKind, FileStat, Token
+from ckptgov.storage._entries import (
+    enter,
+    entry_kind,
+    link_file,
+    move_directory,
+    move_file,
+    require_kind,
+    require_token,
+)
 from ckptgov.storage._oserrors import os_error, translate, translated
 from ckptgov.storage._paths import kind_of, printable, raw, require_name, split, split_file
 from ckptgov.storage._posix_file import PosixFile
 from ckptgov.storage._resolve import DIR_PATH, DIR_READ, Parts, Resolution, Resolver
 from ckptgov.storage._stat import lstat
 from ckptgov.storage._write import publish_at, replace_at, sync_directory
-from ckptgov.storage.contract import TEMP_PREFIX, PendingDelivery, Traits
-from ckptgov.storage.mounts import FileSystem, filesystem_of_fd
+from ckptgov.storage.contract import TEMP_PREFIX, PendingDelivery, Removed, Traits
+from ckptgov.storage.mounts import FileSystem, filesystem_of_fd, mounts_at_or_below
 
 if TYPE_CHECKING:
     from ckptgov.storage._delivery import PosixDelivery
@@ -132,9 +140,10 @@ class PosixStorage(Closing):
                 example = os.fstat(fd)
         self._make(parts, like=example)
 
-    def remove(self, path: str) -> None:
+    def remove(self, path: str, *, only: Token | None = None) -> None:
         with self._parent(split_file(path), DIR_READ) as (fd, name, where):
-            require_kind(fd, name, where, EntryKind.FILE, EntryKind.SYMLINK)
+            found = require_kind(fd, name, where, EntryKind.FILE, EntryKind.SYMLINK)
+            require_token(found, only, where)
             with translated(where):
                 os.unlink(name, dir_fd=fd)
                 sync_directory(fd)
@@ -148,6 +157,27 @@ class PosixStorage(Closing):
             with translated(where):
                 os.rmdir(name, dir_fd=fd)
                 sync_directory(fd)
+
+    def remove_tree(
+        self,
+        directory: str,
+        *,
+        keeps: Callable[[Entry], bool] | None = None,
+        gone: Callable[[int], None] | None = None,
+    ) -> Removed:
+        from ckptgov.storage import _remove_tree
+
+        parts = split(directory)
+        if not parts:
+            raise StorageError(f"{printable(self._root)}: the root is never removed")
+        removal = _remove_tree.Removal(
+            self._root, is_network=self._is_network(), keeps=keeps, gone=gone
+        )
+        try:
+            with self._parent(parts, DIR_READ) as (fd, name, where), translated(where):
+                return removal.of(fd, name, directory)
+        except FileNotFoundError:
+            return Removed()
 
     @property
     def traits(self) -> Traits:
@@ -210,9 +240,21 @@ class PosixStorage(Closing):
                 raise StorageError(f"{printable(where)}: no directory is moved into itself")
             if not new:
                 raise os_error(errno.EEXIST)
+            self._require_no_mount(old)
             self._make(new[:-1], like=None)
             with self._parent(new, DIR_READ) as (new_fd, new_name, there), translated(there):
                 move_directory(old_fd, old_name, new_fd, new_name, there)
+
+    def rename(
+        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+    ) -> None:
+        old, new = split_file(source), split_file(target)
+        with self._parent(old, DIR_READ) as (old_fd, old_name, where):
+            found = require_kind(old_fd, old_name, where, EntryKind.FILE, EntryKind.SYMLINK)
+            require_token(found, only, where)
+            self._make(new[:-1], like=None)
+            with self._parent(new, DIR_READ) as (new_fd, new_name, there), translated(there):
+                move_file(old_fd, old_name, new_fd, new_name, there, durable=durable)
 
     def link(self, source: str, target: str) -> None:
         old, new = split_file(source), split_file(target)
@@ -228,6 +270,21 @@ class PosixStorage(Closing):
 
     def filesystem(self) -> FileSystem:
         return filesystem_of_fd(self._fd, os.path.realpath(self._root))
+
+    def _is_network(self) -> bool:
+        with suppress(StorageError):
+            return self.filesystem().is_network
+        return False
+
+    def _require_no_mount(self, parts: Parts) -> None:
+        """A directory takes what is mounted in it along, and that is not ours to move."""
+        real = os.path.realpath(self._root)
+        found = mounts_at_or_below("/".join((real.rstrip("/"), *parts)))
+        if found:
+            raise StorageError(
+                f"{printable(found[0])}: is a mount point; nothing that holds one is moved",
+                hint="unmount it first",
+            )
 
     def _where(self, parts: Parts) -> str:
         return "/".join((self._root.rstrip("/"), *parts)) or "/"

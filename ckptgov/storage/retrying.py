@@ -16,7 +16,7 @@ from ckptgov.model.files import Attributes, Entry, FileStat, OpenFile, Token
 from ckptgov.storage._paths import printable
 from ckptgov.storage._wrapper import WrappedDelivery, WrappedFile, WrappedStorage, retries_itself
 from ckptgov.storage.backoff import RetryPolicy, waits
-from ckptgov.storage.contract import ArrivalProof, Delivery, PendingDelivery, Storage
+from ckptgov.storage.contract import ArrivalProof, Delivery, PendingDelivery, Removed, Storage
 from ckptgov.storage.mounts import FileSystem
 
 Found = TypeVar("Found")
@@ -114,11 +114,20 @@ class RetryingStorage(WrappedStorage):
     def make_dirs(self, path: str, *, like: str | None = None) -> None:
         self.once(lambda: self.inner.make_dirs(path, like=like))
 
-    def remove(self, path: str) -> None:
-        self.once(lambda: self.inner.remove(path))
+    def remove(self, path: str, *, only: Token | None = None) -> None:
+        self.once(lambda: self.inner.remove(path, only=only))
 
     def remove_dir(self, path: str) -> None:
         self.once(lambda: self.inner.remove_dir(path))
+
+    def remove_tree(
+        self,
+        directory: str,
+        *,
+        keeps: Callable[[Entry], bool] | None = None,
+        gone: Callable[[int], None] | None = None,
+    ) -> Removed:
+        return self.once(lambda: self.inner.remove_tree(directory, keeps=keeps, gone=gone))
 
     def receive(
         self,
@@ -135,6 +144,11 @@ class RetryingStorage(WrappedStorage):
 
     def rename_dir(self, source: str, target: str) -> None:
         self.once(lambda: self.inner.rename_dir(source, target))
+
+    def rename(
+        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+    ) -> None:
+        self.once(lambda: self.inner.rename(source, target, only=only, durable=durable))
 
     def link(self, source: str, target: str) -> None:
         self.once(lambda: self.inner.link(source, target))

@@ -23,9 +23,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from ckptgov.errors import StorageError, TransientStorageError, UsageError
+from ckptgov.errors import StaleState, StorageError, TransientStorageError, UsageError
 from ckptgov.model.clock import Clock, SystemClock
-from ckptgov.model.files import Attributes, FileStat
+from ckptgov.model.files import Attributes, FileStat, Token
+from ckptgov.storage._entries import require_token
 from ckptgov.storage._keyed import KeyedStorage
 from ckptgov.storage._paths import split
 from ckptgov.storage._s3_bucket import Bucket, is_amazon, make_client
@@ -160,12 +161,16 @@ class S3Storage(Looking, Probed, KeyedStorage):
             ) from error
         return found.stat
 
-    def remove(self, path: str) -> None:
+    def remove(self, path: str, *, only: Token | None = None) -> None:
         key, where = self._key(path), self._keys.where(path)
         found = self._head(path)
-        self._delete(key, where, found)
+        require_token(found.stat, only, where)
+        self._delete(key, where, found, is_bound=only is not None)
+        if not found.version_id:
+            return
         # Under an older version: the name must go too, and its bytes are not ours to free.
-        if found.version_id and head_or_none(self._bucket, key, where):
+        shown = head_or_none(self._bucket, key, where)
+        if shown and (only is None or shown.modified_ns <= found.modified_ns):
             self._delete(key, where, None)
 
     def remove_dir(self, path: str) -> None:
@@ -251,9 +256,14 @@ class S3Storage(Looking, Probed, KeyedStorage):
                 raise StorageError(f"{where}: larger than what is published at once (256 MiB)")
         return memoryview(content)
 
-    def _delete(self, key: str, where: str, found: Head | None) -> None:
+    def _delete(self, key: str, where: str, found: Head | None, *, is_bound: bool = False) -> None:
+        version_id = found.version_id if found else None
+        # A version is never another one; without versions the store compares, where it can.
+        etag = found.etag if found and is_bound and not version_id and self._conditional else None
         try:
-            delete(self._bucket, key, where, found.version_id if found else None)
+            delete(self._bucket, key, where, version_id, etag)
+        except Unmet as error:
+            raise StaleState(f"{where}: another object has this key by now; left alone") from error
         except StorageError as error:
             if found is None or not found.is_locked or answer_of(error)[1] != 403:
                 raise

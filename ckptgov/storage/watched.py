@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from ckptgov.model.clock import Clock
-from ckptgov.model.files import Attributes, Entry, FileStat, OpenFile
-from ckptgov.storage._watch import Calls, Watch
+from ckptgov.model.files import Attributes, Entry, FileStat, OpenFile, Token
+from ckptgov.storage._watch import Call, Calls, Watch
 from ckptgov.storage._wrapper import WrappedDelivery, WrappedFile, WrappedStorage
-from ckptgov.storage.contract import ArrivalProof, Delivery, PendingDelivery, Storage
+from ckptgov.storage.contract import ArrivalProof, Delivery, PendingDelivery, Removed, Storage
 from ckptgov.storage.mounts import FileSystem
 
 
@@ -18,7 +18,8 @@ class WatchedStorage(WrappedStorage):
     """``inner``, each of whose calls is given up when it made no progress for ``stall_s``.
 
     The unit is one call, on a piece of at most 64 MiB: a slow tier that answers each is never
-    given up. While ``publish`` or ``replace`` waits for their source's bytes, nothing runs out.
+    given up, nor a removal of a tree that gets on. While ``publish`` or ``replace`` waits for their
+    source's bytes, nothing runs out.
     Wrap what is to be watched innermost, below whatever retries or paces: their waits are not the
     tier's.
 
@@ -61,11 +62,23 @@ class WatchedStorage(WrappedStorage):
     def make_dirs(self, path: str, *, like: str | None = None) -> None:
         self._watch.run("make_dirs", path, lambda: self.inner.make_dirs(path, like=like))
 
-    def remove(self, path: str) -> None:
-        self._watch.run("remove", path, lambda: self.inner.remove(path))
+    def remove(self, path: str, *, only: Token | None = None) -> None:
+        self._watch.run("remove", path, lambda: self.inner.remove(path, only=only))
 
     def remove_dir(self, path: str) -> None:
         self._watch.run("remove_dir", path, lambda: self.inner.remove_dir(path))
+
+    def remove_tree(
+        self,
+        directory: str,
+        *,
+        keeps: Callable[[Entry], bool] | None = None,
+        gone: Callable[[int], None] | None = None,
+    ) -> Removed:
+        call: Call[Removed] = Call(
+            lambda: self.inner.remove_tree(directory, keeps=keeps, gone=call.beaten(gone))
+        )
+        return self._watch.wait("remove_tree", directory, call)
 
     def attributes(self, path: str) -> Attributes:
         return self._watch.run("attributes", path, lambda: self.inner.attributes(path))
@@ -93,6 +106,15 @@ class WatchedStorage(WrappedStorage):
 
     def rename_dir(self, source: str, target: str) -> None:
         self._watch.run("rename_dir", source, lambda: self.inner.rename_dir(source, target))
+
+    def rename(
+        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+    ) -> None:
+        self._watch.run(
+            "rename",
+            source,
+            lambda: self.inner.rename(source, target, only=only, durable=durable),
+        )
 
     def link(self, source: str, target: str) -> None:
         self._watch.run("link", target, lambda: self.inner.link(source, target))

@@ -5,8 +5,16 @@ from __future__ import annotations
 import builtins
 from collections.abc import Callable, Iterable, Sequence
 
-from ckptgov.model.files import Attributes, Entry, FileStat, OpenFile
-from ckptgov.storage.contract import ArrivalProof, Delivery, PendingDelivery, Storage, Traits
+from ckptgov.model.files import Attributes, Entry, FileStat, OpenFile, Token
+from ckptgov.storage._remove_by_calls import remove_by_calls
+from ckptgov.storage.contract import (
+    ArrivalProof,
+    Delivery,
+    PendingDelivery,
+    Removed,
+    Storage,
+    Traits,
+)
 from ckptgov.storage.mounts import FileSystem
 
 
@@ -68,13 +76,23 @@ class CrashingStorage:
         self._mutate("make_dirs", path)
         self._inner.make_dirs(path, like=like)
 
-    def remove(self, path: str) -> None:
+    def remove(self, path: str, *, only: Token | None = None) -> None:
         self._mutate("remove", path)
-        self._inner.remove(path)
+        self._inner.remove(path, only=only)
 
     def remove_dir(self, path: str) -> None:
         self._mutate("remove_dir", path)
         self._inner.remove_dir(path)
+
+    def remove_tree(
+        self,
+        directory: str,
+        *,
+        keeps: Callable[[Entry], bool] | None = None,
+        gone: Callable[[int], None] | None = None,
+    ) -> Removed:
+        # By its single calls, so that a process can die between any two of them.
+        return remove_by_calls(self, directory, keeps=keeps, gone=gone)
 
     @property
     def traits(self) -> Traits:
@@ -108,6 +126,12 @@ class CrashingStorage:
     def rename_dir(self, source: str, target: str) -> None:
         self._mutate("rename_dir", source)
         self._inner.rename_dir(source, target)
+
+    def rename(
+        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+    ) -> None:
+        self._mutate("rename", source)
+        self._inner.rename(source, target, only=only, durable=durable)
 
     def link(self, source: str, target: str) -> None:
         self._mutate("link", target)

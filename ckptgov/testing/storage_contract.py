@@ -19,6 +19,7 @@ from ckptgov.storage.contract import TEMP_PREFIX, Storage
 from ckptgov.testing._contract_base import content, names
 from ckptgov.testing.delivery_contract import DeliveryContract
 from ckptgov.testing.moving_contract import MovingContract
+from ckptgov.testing.removing_contract import RemovingContract
 
 ODD_NAMES = [
     pytest.param("x" * 240, id="240 characters"),
@@ -58,19 +59,23 @@ VERBS: dict[str, Callable[[Storage, str], object]] = {
     "make_dirs": lambda storage, path: storage.make_dirs(path),
     "remove": lambda storage, path: storage.remove(path),
     "remove_dir": lambda storage, path: storage.remove_dir(path),
+    "remove_tree": lambda storage, path: storage.remove_tree(path),
     "sync_dir": lambda storage, path: storage.sync_dir(path),
     "attributes": lambda storage, path: storage.attributes(path),
     "receive": lambda storage, path: storage.receive(path, 1).discard(),
     "pending": lambda storage, path: storage.pending(path),
     "rename_dir from": lambda storage, path: storage.rename_dir(path, "free"),
     "rename_dir to": lambda storage, path: storage.rename_dir("real", path),
+    "rename from": lambda storage, path: storage.rename(path, "free"),
+    "rename to": lambda storage, path: storage.rename("real/d/x", path),
     "link from": lambda storage, path: storage.link(path, "free"),
     "link to": lambda storage, path: storage.link("real/d/x", path),
 }
 
 CREATING = ("publish", "make_dirs", "receive")
 OF_DIRECTORIES = ("make_dirs", "remove_dir", "sync_dir", "pending")
-MOVING = ("rename_dir from", "rename_dir to", "link from", "link to")
+MOVING = ("rename_dir from", "rename_dir to", "rename from", "rename to", "link from", "link to")
+NO_ERROR_IF_ABSENT = (*CREATING, "remove_tree")
 
 
 class SourceBroke(Exception):
@@ -82,7 +87,7 @@ def breaking(*chunks: bytes) -> Iterator[bytes]:
     raise SourceBroke
 
 
-class StorageContract(DeliveryContract, MovingContract):
+class StorageContract(DeliveryContract, MovingContract, RemovingContract):
     """Subclass it with a ``storage`` fixture: an empty tree, to itself."""
 
     def need(self, verb: str) -> None:
@@ -263,7 +268,7 @@ class StorageContract(DeliveryContract, MovingContract):
     @pytest.mark.parametrize("verb", VERBS)
     def test_an_absent_path_is_told(self, storage: Storage, verb: str) -> None:
         self.need(verb)
-        if verb in CREATING:
+        if verb in NO_ERROR_IF_ABSENT:
             VERBS[verb](storage, "absent/x")
             return
         with pytest.raises(FileNotFoundError):
@@ -363,7 +368,10 @@ class StorageContract(DeliveryContract, MovingContract):
     @pytest.mark.usefixtures("of_symlinks")
     @pytest.mark.parametrize(
         "verb",
-        ["list", "stat_many", "make_dirs", "remove_dir", "sync_dir", "pending", "rename_dir from"],
+        [
+            *("list", "stat_many", "make_dirs", "remove_dir", "remove_tree", "sync_dir", "pending"),
+            "rename_dir from",
+        ],
     )
     def test_a_link_is_no_directory(self, storage: Storage, verb: str) -> None:
         storage.make_dirs("real")

@@ -34,6 +34,7 @@ from ckptgov.work.seal import (
     part_of,
     publish_receipt,
     record_sealed,
+    require_staying,
     sync_directories,
 )
 
@@ -340,8 +341,10 @@ def publish_beside(
 
     Raises:
         NotStill: a shard is not what was digested any more; nothing was published.
+        OnItsWayOut: it is being removed here; nothing was published.
     """
     _check_still(look, manifest, tokens)
+    require_staying(store, manifest, tokens)
     copy_journal(store, records)
     store.publish_manifest(manifest)
     publish_receipt(

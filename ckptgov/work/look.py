@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -33,13 +34,16 @@ from ckptgov.model.facts import (
     Sighting,
     Survey,
 )
-from ckptgov.model.journal import Lost, NumberedRecord, Sealed, begins_at_zero
+from ckptgov.model.journal import Lost, NumberedRecord, Sealed, Tombstone, begins_at_zero
 from ckptgov.planning.lines import Lines, ordered, read_lines
 from ckptgov.storage.mounts import FileSystem
 from ckptgov.work import addresses
 from ckptgov.work.copyproof import CopyProof, prove_copy
 from ckptgov.work.runstore import RunStore, StoredManifest, store_at
 from ckptgov.work.tier import Place
+
+if TYPE_CHECKING:
+    from ckptgov.work.trash import Leaving
 
 CLOCKS_APART_NS = 24 * 3600 * 10**9
 """How far a node's clock may lie from a file server's before a receipt is doubted for it."""
@@ -82,6 +86,10 @@ class RunLook(Closing):
         self.partial = partial
         self.store: RunStore = store_at(place.storage, run_root)
         self.identity = self.store.identity()
+        self._sealed: dict[str, SealedCopy | None] = {}
+        self._removed: set[str] = set()
+        self._leaving: Leaving | None = None
+        self._tombstones: frozenset[str] = frozenset()
         read = self.store.journal()
         self.use_records(read.records)
         self.known_at_start = frozenset(item.record.stamp.id for item in read.records)
@@ -91,7 +99,6 @@ class RunLook(Closing):
             rules = (self.identity.expect,)
             settings = replace(settings, rules=rules)
         self.tree = Tree(place.storage, run_root, settings)
-        self._sealed: dict[str, SealedCopy | None] = {}
         self._manifests: dict[str, Manifest] = {}
         self._sightings: dict[tuple[str, str, Depth], Sighting] = {}
 
@@ -122,6 +129,13 @@ class RunLook(Closing):
             for item in self.records
             if isinstance(item.record, Sealed)
         }
+        tombstones = frozenset(
+            item.record.stamp.id for item in self.records if isinstance(item.record, Tombstone)
+        )
+        self._leaving = None
+        if tombstones != self._tombstones:
+            self._tombstones = tombstones
+            self._sealed.clear()  # what was proven may be on its way out
 
     def refresh(self) -> None:
         """Forget what was listed of our own files; they were changed by this process."""
@@ -154,7 +168,24 @@ class RunLook(Closing):
             one
             for one in self.survey.found
             if one.variant or file_name_of(one.name) not in names or not self._has_live(one.name)
+            if not self._is_leaving(one.name)
         )
+
+    def _is_leaving(self, name: str) -> bool:
+        """Whether its files only wait to be moved to the trash: nothing to be offered or sealed."""
+        leaving = self._leaving_ones()
+        if leaving is None or not leaving.holds(name):
+            return False
+        self._notes.append(Note("being-removed", name, "is on its way to the trash"))
+        return True
+
+    def _leaving_ones(self) -> Leaving | None:
+        """What is on its way out; None where the journal knows of no removal."""
+        if self._leaving is None and self._tombstones:
+            from ckptgov.work.trash import Leaving  # late: costs start-up time
+
+            self._leaving = Leaving(self.store, self.place.uuid, self.records)
+        return self._leaving
 
     def _has_live(self, name: str) -> bool:
         """Whether some manifest of this name decodes and still stands for what lies there."""
@@ -182,6 +213,11 @@ class RunLook(Closing):
             receipt = self.store.newest_receipt(numbered, self.place.uuid, notes=self._notes)
         if receipt is not None and not self._holds_here(receipt, manifest):
             receipt = None
+        leaving = self._leaving_ones()
+        if leaving is not None and leaving.is_removed(manifest, receipt):
+            self._removed.add(stored.file)
+            return SealedCopy(stored=stored, manifest=manifest, proof=_gone(manifest))
+        self._removed.discard(stored.file)
         only = [path for path, _ in receipt.tokens] if receipt and self.partial else None
         proof = prove_copy(
             self.place.storage,
@@ -267,7 +303,10 @@ class RunLook(Closing):
         return self.facts_of_sealed(copy)
 
     def is_gone(self, copy: SealedCopy) -> bool:
-        """Recorded as lost here, and still away: deleted, or another attempt has its place."""
+        """Removed here; or recorded as lost here, and still away: deleted, or another attempt has
+        its place."""
+        if self.is_removed(copy):
+            return True
         if copy.proof.evidence is Evidence.DIGEST or not self.is_lost(copy.manifest.content_id):
             return False
         if len(copy.proof.missing) == len(copy.manifest.shards):
@@ -278,6 +317,10 @@ class RunLook(Closing):
             if one.encoded_name == copy.stored.encoded_name and one.file != copy.stored.file
         )
         return any(one is not None and one.proof.evidence is Evidence.DIGEST for one in others)
+
+    def is_removed(self, copy: SealedCopy) -> bool:
+        """Whether a tombstone has taken it away here, also where its manifest still stands."""
+        return copy.stored.file in self._removed
 
     def facts_of_sealed(self, copy: SealedCopy) -> CheckpointFacts:
         """A sealed checkpoint as this place tells it."""
@@ -409,6 +452,14 @@ def look_settings(place: Place, clock: Clock, *, clock_margin_s: float) -> LookS
         clock_margin_ns=margin_ns,
         marker_margin_ns=margin_ns if is_network else 0,
     )
+
+
+def _gone(manifest: Manifest) -> CopyProof:
+    finding = Finding(
+        Reason.MISSING_SHARD, manifest.name, "was removed; 'ckptgov undelete' may bring it back"
+    )
+    paths = tuple(shard.path for shard in manifest.shards)
+    return CopyProof(evidence=Evidence.NONE, findings=(finding,), missing=paths)
 
 
 def _as_found(manifest: Manifest) -> Found:

@@ -66,42 +66,15 @@ def below(storage: Storage, directory: str) -> Below:
 
 
 def remove_below(
-    storage: Storage, directory: str, *, keeps: Callable[[Entry], bool] = lambda _: False
+    storage: Storage, directory: str, *, keeps: Callable[[Entry], bool] | None = None
 ) -> CkptgovError | OSError | None:
-    """Remove a directory and all beneath it, as far as that goes; gone already is no error.
-
-    A symlink is removed itself. What ``keeps`` says (it is not asked about directories), and what
-    resists, is left, and the directories around it with it. Returns the first thing that resisted.
-    """
+    """``Storage.remove_tree``, where what is no directory counts as gone; what resisted first."""
     try:
-        entries = storage.list(directory)
+        return storage.remove_tree(directory, keeps=keeps).error
     except (FileNotFoundError, NotADirectoryError):
         return None
     except CkptgovError as error:
         return error
-    resisted: CkptgovError | OSError | None = None
-    for entry in entries:
-        path = f"{directory}/{entry.name}"
-        if entry.kind is EntryKind.DIR:
-            error_below = remove_below(storage, path, keeps=keeps)
-        elif keeps(entry):
-            continue
-        else:
-            error_below = _resistance(storage.remove, path)
-        resisted = resisted or error_below
-    if storage.traits.has_directories:
-        resisted = resisted or _resistance(storage.remove_dir, directory)
-    return resisted
-
-
-def _resistance(remove: Callable[[str], None], path: str) -> CkptgovError | OSError | None:
-    try:
-        remove(path)
-    except FileNotFoundError:
-        return None
-    except (CkptgovError, OSError) as error:
-        return error
-    return None
 
 
 def _walk(storage: Storage, top: str) -> Iterator[FileStat]:

@@ -116,9 +116,13 @@ class RunStore:
             raise Malformed(f"{path}: names another checkpoint than its file name")
         return manifest
 
+    def manifest_path(self, manifest: Manifest) -> str:
+        """Where the manifest stands while its checkpoint is sealed here."""
+        return f"{self.sidecar}/manifests/{manifest_file_name(manifest.name, manifest.content_id)}"
+
     def publish_manifest(self, manifest: Manifest) -> bool:
         """Seal: True when this call published it, False when the same one stood already."""
-        path = f"{self.sidecar}/manifests/{manifest_file_name(manifest.name, manifest.content_id)}"
+        path = self.manifest_path(manifest)
         raw = encode_manifest(manifest)
         try:
             self._publish(path, raw)

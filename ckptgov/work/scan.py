@@ -26,11 +26,13 @@ from ckptgov.work.runstore import writable_store
 from ckptgov.work.seal import (
     Digested,
     NotStill,
+    OnItsWayOut,
     SealSettings,
     digest_sighting,
     manifest_of,
     publish_receipt,
     record_sealed,
+    require_staying,
 )
 from ckptgov.work.verify import verify_sealed
 
@@ -107,7 +109,7 @@ def scan_steps(
     """Do the work of a scan; yields after every checkpoint that was sealed or healed."""
     for stored in sorted(look.stored, key=lambda one: one.file, reverse=True):
         copy = look.sealed(stored)
-        if copy is None:
+        if copy is None or look.is_removed(copy):
             continue
         try:
             healed = _heal(look, progress, copy, author=author, settings=settings)
@@ -266,7 +268,7 @@ def _seal_sighting(
             first_seen_at_ns=progress.first_seen.get((sighting.name, sighting.found.variant)),
             digested=progress.elsewhere(look, sighting) if progress.elsewhere else None,
         )
-    except (NotStill, NotYet) as error:
+    except (NotStill, NotYet, OnItsWayOut) as error:
         progress.sightings.append(replace(sighting, findings=(error.finding,)))
         return None
     except (StorageError, Malformed) as error:
@@ -295,6 +297,7 @@ def seal(
 
     Raises:
         NotStill: it changed while it was read.
+        OnItsWayOut: it is being removed.
         StorageError: it could not be read, made durable or published.
     """
     if digested is None:
@@ -307,6 +310,7 @@ def seal(
             settings=settings,
         )
     manifest = manifest_of(sighting, digested.shards)
+    require_staying(look.store, manifest, digested.tokens)
     look.store.publish_manifest(manifest)
     if look.place.uuid is not None:
         publish_receipt(

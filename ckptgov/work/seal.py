@@ -72,6 +72,29 @@ class NotStill(StorageError):
         self.finding = Finding(Reason.BEING_WRITTEN, path, evidence)
 
 
+class OnItsWayOut(StorageError):
+    """A removal moved its manifest away and will move its files: it is not sealed again."""
+
+    kind = "being-removed"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"{name}: is on its way to the trash",
+            hint="'ckptgov undelete' brings it back",
+        )
+        self.finding = Finding(Reason.UNVERIFIED, name, "is on its way to the trash")
+
+
+def require_staying(
+    store: RunStore, manifest: Manifest, tokens: Sequence[tuple[str, Token]]
+) -> None:
+    """Raise OnItsWayOut where the run's trash has an entry for exactly these files."""
+    from ckptgov.work.trash import is_leaving  # late: only who seals needs it
+
+    if is_leaving(store, manifest.name, manifest.content_id, tokens):
+        raise OnItsWayOut(manifest.name)
+
+
 def digest_members(
     storage: Storage,
     base: str,

@@ -24,6 +24,7 @@ _PRELOADED = (
     "ckptgov_cli.moving",
     "ckptgov_cli.render",
     "ckptgov_cli.render_moving",
+    "ckptgov_cli.render_usage",
     "ckptgov.governor",
     "ckptgov.manifest.digest",
     "ckptgov.ops.commit",

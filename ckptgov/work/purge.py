@@ -1,0 +1,154 @@
+"""The end of what was moved aside: its files, then the entry's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from msgspec import Struct
+
+from ckptgov.errors import CkptgovError, PathEscapes, StaleState
+from ckptgov.layouts.markers import is_marker
+from ckptgov.layouts.tree import join, split
+from ckptgov.model.checkpoint import Manifest, Receipt, digits_of
+from ckptgov.storage.contract import Storage
+from ckptgov.work import trash as trashes
+from ckptgov.work.look import RunLook
+from ckptgov.work.removal_case import require_identity, store_through
+from ckptgov.work.removal_files import Stop, ask, each, in_words, sizes
+from ckptgov.work.runstore import RunStore
+from ckptgov.work.tier import Place
+from ckptgov.work.trash import FILES, MANIFEST, RECEIPT, standing_shards
+
+
+class Purged(Struct, frozen=True, kw_only=True):
+    """What a purge removed; ``left`` tells what resisted: call again later."""
+
+    files: int
+    bytes: int
+    left: tuple[str, ...] = ()
+
+
+def purge(
+    place: Place,
+    look_or_store: RunLook | RunStore,
+    content_id: str,
+    trash: str,
+    *,
+    stop: Stop | None = None,
+) -> Purged:
+    """Remove an entry of the trash for good; called again, go on with it. Writes nothing.
+
+    On an object store exactly the objects go that the entry names, in the state it names them.
+
+    Raises:
+        PathEscapes: the path is none of an entry of this checkpoint in this run's trash.
+        StaleState: its manifest still stands: it was not moved aside.
+        ForeignPlace: the root is another place's, or nobody's: nothing was touched.
+        StorageError: it could not be looked at.
+        Interrupted: ``stop`` said so. Call again.
+    """
+    require_identity(place)
+    store = store_through(place, look_or_store)
+    prefix = digits_of(content_id)[:16]
+    if not trashes.is_entry(store, trash) or not split(trash)[1].startswith(f"{prefix}."):
+        raise PathEscapes(f"{trash}: is no entry of {content_id[:23]} in this run's trash")
+    if store.storage.traits.has_directories:
+        purged = _purge_tree(store, trash, stop)
+    else:
+        purged = _purge_keys(place, store, trash, stop)
+    if purged.left:
+        return purged
+    left = [*_resisting(store.storage, f"{trash}/{RECEIPT}")]
+    left += _resisting(store.storage, f"{trash}/{MANIFEST}")
+    left += drop_entry(store, trash) if not left else []
+    return Purged(files=purged.files, bytes=purged.bytes, left=tuple(left))
+
+
+def _purge_tree(store: RunStore, trash: str, stop: Stop | None) -> Purged:
+    ask(stop)
+    removed = store.storage.remove_tree(f"{trash}/{FILES}", gone=lambda _count: ask(stop))
+    left = list(removed.left)
+    if left and removed.error is not None:
+        left[0] = in_words(left[0], removed.error)
+    return Purged(files=removed.files, bytes=removed.bytes, left=tuple(left))
+
+
+def _purge_keys(place: Place, store: RunStore, trash: str, stop: Stop | None) -> Purged:
+    entry = trashes.read_entry(store, trash)
+    if entry.manifest is None or entry.damage:
+        is_there = trashes.read_if_there(store.storage, f"{trash}/{MANIFEST}") is not None
+        return Purged(files=0, bytes=0, left=(f"{trash}: {entry.damage}",) if is_there else ())
+    if _is_sealed_again(place, store, entry.manifest) or entry.receipt is None:
+        return Purged(files=0, bytes=0)  # not ours any more; or they went before the receipt
+    return _purge_objects(store, entry.manifest, entry.receipt, stop)
+
+
+def _purge_objects(
+    store: RunStore, manifest: Manifest, receipt: Receipt, stop: Stop | None
+) -> Purged:
+    """Exactly the objects that the entry names."""
+    standing = standing_shards(store.storage, store.run_root, manifest, receipt)
+    tokens = dict(receipt.tokens)
+
+    def remove(path: str) -> str:
+        full = join(standing.base, path)
+        try:
+            store.storage.remove(full, only=tokens[path])
+        except (FileNotFoundError, StaleState):
+            return ""  # gone; or another one has the key, and that is not ours
+        except (CkptgovError, OSError) as error:
+            return in_words(full, error)
+        return ""
+
+    ordered = sorted(standing.ours, key=lambda path: not is_marker(path))
+    left = tuple(text for text in each(store.storage, ordered, remove, stop) if text)
+    return Purged(
+        files=len(standing.ours) - len(left),
+        bytes=0 if left else sizes(standing.ours.values()),
+        left=left,
+    )
+
+
+def _is_sealed_again(place: Place, store: RunStore, manifest: Manifest) -> bool:
+    """Whether its manifest stands, and counts: the same bytes were brought here anew.
+
+    Raises:
+        StaleState: it stands since before.
+    """
+    assert place.uuid is not None
+    prefix = digits_of(manifest.content_id)[:16]
+    stored = [one for one in store.manifests() if one.content_prefix == prefix]
+    if not stored:
+        return False
+    leaving = trashes.Leaving(store, place.uuid, store.journal().records)
+    for one in stored:
+        numbered = store.receipts().get((one.encoded_name, one.content_prefix), [])
+        receipt = store.newest_receipt(numbered, place.uuid, notes=[])
+        if receipt is None or leaving.is_removed(manifest, receipt):
+            raise StaleState(f"{manifest.name}: its manifest still stands; it was not moved aside")
+    return True
+
+
+def _resisting(storage: Storage, path: str) -> Iterator[str]:
+    try:
+        storage.remove(path)
+    except FileNotFoundError:
+        return
+    except (CkptgovError, OSError) as error:
+        yield in_words(path, error)
+
+
+def drop_entry(store: RunStore, trash: str) -> list[str]:
+    """Remove the empty directory of an entry, and of its date after the last; what resisted."""
+    if not store.storage.traits.has_directories:
+        return []
+    try:
+        store.storage.remove_dir(trash)
+    except FileNotFoundError:
+        pass
+    except (CkptgovError, OSError) as error:
+        return [in_words(trash, error)]
+    with suppress(CkptgovError, OSError):  # another one of that date
+        store.storage.remove_dir(split(trash)[0])
+    return []

@@ -1,0 +1,143 @@
+"""Undo of a removal while its files lie in the trash."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from ckptgov.errors import PathEscapes, StaleState, StorageError
+from ckptgov.layouts.markers import is_marker
+from ckptgov.layouts.tree import join, split
+from ckptgov.model.checkpoint import Manifest
+from ckptgov.model.files import FileStat
+from ckptgov.work import trash as trashes
+from ckptgov.work.copyproof import stat_shards
+from ckptgov.work.look import RunLook
+from ckptgov.work.purge import drop_entry
+from ckptgov.work.removal_case import Case, require_identity, store_through
+from ckptgov.work.removal_files import files_below, is_directory, lies_as_directory, own_directory
+from ckptgov.work.runstore import RunStore
+from ckptgov.work.tier import Place
+from ckptgov.work.trash import FILES, MANIFEST, RECEIPT, Standing, TrashEntry
+
+
+def put_back(place: Place, look_or_store: RunLook | RunStore, trash: str) -> str:
+    """Bring a checkpoint back from the trash; its name. Called again, go on with it.
+
+    Its files are where they were, then its manifest. It has no receipt there, so it has to be
+    verified before it counts, and the tombstone stands until somebody records that it is back.
+
+    Raises:
+        StaleState: nothing that could be put back is in the trash any more.
+        StorageError: something else has its name by now, or a part of it is gone: what was not
+            brought back yet stays in the trash.
+        PathEscapes: the path is none of an entry in this run's trash.
+        ForeignPlace: the root is another place's, or nobody's: nothing was touched.
+    """
+    require_identity(place)
+    store = store_through(place, look_or_store)
+    if not trashes.is_entry(store, trash):
+        raise PathEscapes(f"{trash}: is no entry of this run's trash")
+    entry = trashes.read_entry(store, trash)
+    if entry.manifest is None:
+        return _came_back(store, entry)
+    if entry.damage or entry.receipt is None:
+        raise StorageError(
+            f"{trash}: {entry.damage or 'its files have gone already'}; it cannot be put back",
+            hint="restore another copy of the checkpoint",
+        )
+    case = Case(
+        place=place,
+        store=store,
+        manifest=entry.manifest,
+        receipt=entry.receipt,
+        entry=trash,
+        listed=(),
+    )
+    _bring_back(case, trash)
+    _publish_again(store, trash, entry.manifest)
+    _drop(store, trash)
+    return entry.name
+
+
+def _came_back(store: RunStore, entry: TrashEntry) -> str:
+    """The name of a checkpoint whose manifest an earlier call put back already."""
+    prefix, _, marks = split(entry.trash)[1].partition(".")
+    for stored in store.manifests():
+        if stored.content_prefix != prefix:
+            continue
+        manifest = store.manifest(stored)
+        if marks.startswith(trashes.name_mark(manifest.name)):
+            _drop(store, entry.trash)
+            return manifest.name
+    raise StaleState(
+        f"{entry.trash}: nothing that could be put back lies there ({entry.damage})",
+        hint="restore another copy of the checkpoint",
+    )
+
+
+def _drop(store: RunStore, trash: str) -> None:
+    with suppress(FileNotFoundError):
+        store.storage.remove(f"{trash}/{RECEIPT}")
+    store.storage.remove_tree(f"{trash}/{FILES}", keeps=lambda _: True)  # empty directories only
+    drop_entry(store, trash)
+
+
+def _bring_back(case: Case, trash: str) -> None:
+    storage, standing = case.storage, case.standing()
+    own, is_own = own_directory(trash, case.manifest), lies_as_directory(case, trash)
+    full = join(case.store.run_root, case.manifest.name)
+    source, target = (own, full)
+    if not is_own and not case.is_single:
+        source, target = f"{trash}/{FILES}", split(full)[0]
+    aside: dict[str, FileStat] = {}
+    if storage.traits.has_directories:
+        found = stat_shards(storage, source, case.shards).items()
+        aside = {path: stat for path, stat in found if stat is not None}
+    _require_whole(case, standing, aside)
+    if not aside:
+        return
+    try:
+        if is_own and not is_directory(storage, full):
+            storage.rename_dir(source, target)
+            return
+        paths = sorted(aside, key=is_marker)  # markers last
+        if is_own:
+            paths = [*files_below(storage, source, aside), *paths]
+        for path in paths:
+            storage.rename(join(source, path), join(target, path))
+    except FileExistsError as error:
+        raise _name_taken(target) from error
+
+
+def _require_whole(case: Case, standing: Standing, aside: Mapping[str, FileStat]) -> None:
+    there = standing.ours.keys() | aside.keys()
+    gone = [one.path for one in case.shards if one.path not in there]
+    if standing.others:
+        raise _name_taken(join(standing.base, min(standing.others)))
+    if gone:
+        raise StorageError(
+            f"{case.where}: {len(gone)} of its {len(case.shards)} files are gone already; it is "
+            "not put back",
+            hint="restore another copy of the checkpoint",
+        )
+
+
+def _name_taken(path: str) -> StorageError:
+    return StorageError(
+        f"{path}: something else has this name by now; what is in the trash stays there",
+        hint="move it elsewhere, then undelete again",
+    )
+
+
+def _publish_again(store: RunStore, trash: str, manifest: Manifest) -> None:
+    """The manifest's own bytes go back under its name."""
+    path = store.manifest_path(manifest)
+    if store.storage.traits.has_directories:
+        store.storage.make_dirs(split(path)[0], like=store.run_root)
+        with suppress(FileExistsError):
+            store.storage.rename(f"{trash}/{MANIFEST}", path)
+            return
+    store.publish_manifest(manifest)  # or the same stands; Malformed where another does
+    with suppress(FileNotFoundError):
+        store.storage.remove(f"{trash}/{MANIFEST}")

@@ -1,0 +1,359 @@
+"""A run's trash: what was moved aside at one place, and what is on its way there.
+
+::
+
+    <sidecar>/trash/<YYYY-MM-DD>/<content id, 16 hex>.<name, 8 hex><tokens, 8 hex>/
+        receipt.json    the place's newest receipt, as it stood
+        manifest.json   the manifest, as it stood; while it is here nothing is sealed from it
+        files/          what was moved: the directory itself under its own last name, or files
+                        under their shard's path (a single file under its own last name)
+
+An entry's name tells of which checkpoint's which incarnation it is without a file being opened:
+the last two parts are the beginnings of SHA-256 over the checkpoint's name, and over what the
+receipt's tokens say of bytes. A checkpoint that was made again has other tokens, so its removal
+gets another entry, and what lies in an older one says nothing about it.
+
+On object stores nothing is moved: an entry has the two files, and the objects stay where they are
+until they are purged by the exact names in them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from datetime import UTC, date, datetime
+
+from msgspec import Struct
+
+from ckptgov.errors import Malformed, StorageError
+from ckptgov.layouts.tree import join, split
+from ckptgov.manifest.forms.manifests import decode_manifest
+from ckptgov.manifest.forms.receipts import decode_receipt
+from ckptgov.model.checkpoint import Manifest, Receipt, digits_of
+from ckptgov.model.files import EntryKind, FileStat, Token
+from ckptgov.model.journal import NumberedRecord, Tombstone, Undelete
+from ckptgov.storage.contract import Storage
+from ckptgov.work.copyproof import stat_shards
+from ckptgov.work.owned import TRASH, names_in
+from ckptgov.work.runstore import MAX_FILE_BYTES, RunStore
+
+CLOCKS_APART_NS = 300 * 10**9
+"""How far a store's clock may lie from that of whoever verified an object."""
+
+MANIFEST, RECEIPT, FILES = "manifest.json", "receipt.json", "files"
+
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_ENTRY = re.compile(r"([0-9a-f]{16})\.([0-9a-f]{8})([0-9a-f]{8})")
+
+
+class TrashEntry(Struct, frozen=True, kw_only=True):
+    """One entry of a trash. ``trash`` is its path below the place's root.
+
+    ``moved``: nothing of it stands where it was (on an object store: its manifest does not).
+    ``damage`` says what is wrong with an entry that cannot be told; then ``content_id`` and
+    ``name`` are empty, whatever else is known is given, and nothing is guessed.
+    """
+
+    trash: str
+    since: date
+    content_id: str
+    name: str
+    manifest: Manifest | None
+    receipt: Receipt | None
+    moved: bool
+    damage: str = ""
+
+
+class Standing(Struct, frozen=True, kw_only=True):
+    """What stands in a checkpoint's place: ``ours`` have the receipt's tokens, ``others`` not.
+
+    ``base`` is what the shards' paths hang from; ``is_directory`` that it is the checkpoint's own.
+    """
+
+    base: str
+    is_directory: bool
+    ours: dict[str, FileStat]
+    others: dict[str, FileStat]
+
+
+def trash_of(store: RunStore) -> str:
+    """Where a run's trash lies."""
+    return f"{store.sidecar}/{TRASH}"
+
+
+def entry_name(name: str, receipt: Receipt) -> str:
+    """What the entry of one incarnation of a checkpoint is called."""
+    prefix = digits_of(receipt.content_id)[:16]
+    return f"{prefix}.{name_mark(name)}{token_mark(receipt.tokens)}"
+
+
+def name_mark(name: str) -> str:
+    """The part that stands for the checkpoint's name."""
+    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+
+
+def token_mark(tokens: Iterable[tuple[str, Token]]) -> str:
+    """The part that stands for the state of the files: equal while ``same_content`` holds."""
+    said = hashlib.sha256()
+    for path, one in sorted(tokens):
+        raw = path.encode("utf-8", "surrogateescape")
+        what = one.etag if one.etag is not None else f"{one.mtime_ns} {one.inode}"
+        said.update(b"%d:%b\0%d %b\n" % (len(raw), raw, one.bytes, what.encode()))
+    return said.hexdigest()[:8]
+
+
+def date_of(now_ns: int) -> str:
+    """The date an entry is filed under, UTC."""
+    return datetime.fromtimestamp(now_ns // 10**9, UTC).date().isoformat()
+
+
+def is_entry(store: RunStore, trash: str) -> bool:
+    """Whether a path is one that an entry of this run's trash may have."""
+    directory, name = split(trash)
+    above, day = split(directory)
+    is_named = _DATE.fullmatch(day) is not None and _ENTRY.fullmatch(name) is not None
+    return above == trash_of(store) and is_named
+
+
+def entry_paths(store: RunStore, prefix: str = "") -> tuple[str, ...]:
+    """Paths of the entries whose names begin so, oldest date first.
+
+    Raises:
+        StorageError: the trash could not be listed.
+    """
+    top = trash_of(store)
+    return tuple(
+        f"{top}/{day}/{name}"
+        for day in names_in(store.storage, top)
+        if _DATE.fullmatch(day)
+        for name in names_in(store.storage, f"{top}/{day}")
+        if name.startswith(prefix) and _ENTRY.fullmatch(name)
+    )
+
+
+def trash_entries(store: RunStore) -> tuple[TrashEntry, ...]:
+    """Everything in the run's trash at this place, by path.
+
+    Raises:
+        StorageError: the trash, or what stands in a checkpoint's place, could not be looked at.
+    """
+    return tuple(read_entry(store, path) for path in entry_paths(store))
+
+
+def read_entry(store: RunStore, path: str) -> TrashEntry:
+    """One entry as it lies."""
+    since = date.fromisoformat(split(split(path)[0])[1])
+    receipt = read_receipt(store, path)
+    manifest, damage = _manifest_of(store, path)
+    if manifest is not None:
+        damage = _disagreement(path, manifest, receipt)
+    if manifest is None or damage:
+        return TrashEntry(
+            trash=path,
+            since=since,
+            content_id="",
+            name="",
+            manifest=manifest,
+            receipt=receipt,
+            moved=_has_files(store, path),
+            damage=damage,
+        )
+    return TrashEntry(
+        trash=path,
+        since=since,
+        content_id=manifest.content_id,
+        name=manifest.name,
+        manifest=manifest,
+        receipt=receipt,
+        moved=_is_moved(store, manifest, receipt),
+    )
+
+
+def read_receipt(store: RunStore, path: str) -> Receipt | None:
+    """The receipt of an entry; None where there is none that decodes."""
+    raw = read_if_there(store.storage, f"{path}/{RECEIPT}")
+    if raw is None:
+        return None
+    try:
+        return decode_receipt(raw, where=f"{path}/{RECEIPT}")
+    except Malformed:
+        return None
+
+
+def _manifest_of(store: RunStore, path: str) -> tuple[Manifest | None, str]:
+    raw = read_if_there(store.storage, f"{path}/{MANIFEST}")
+    if raw is None:
+        return None, f"has no {MANIFEST}"
+    try:
+        return decode_manifest(raw, where=f"{path}/{MANIFEST}"), ""
+    except Malformed as error:
+        return None, error.message
+
+
+def _disagreement(path: str, manifest: Manifest, receipt: Receipt | None) -> str:
+    prefix, mark = _parts(path)
+    if not digits_of(manifest.content_id).startswith(prefix) or name_mark(manifest.name) != mark:
+        return f"its {MANIFEST} is of another checkpoint"
+    if receipt is not None and receipt.content_id != manifest.content_id:
+        return f"its {RECEIPT} is of another checkpoint"
+    return ""
+
+
+def _parts(path: str) -> tuple[str, str]:
+    found = _ENTRY.fullmatch(split(path)[1])
+    return (found[1], found[2]) if found else ("", "")
+
+
+def _has_files(store: RunStore, path: str) -> bool:
+    try:
+        return bool(store.storage.list(f"{path}/{FILES}"))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _is_moved(store: RunStore, manifest: Manifest, receipt: Receipt | None) -> bool:
+    if not store.storage.traits.has_directories:
+        prefix = digits_of(manifest.content_id)[:16]
+        return all(one.content_prefix != prefix for one in store.manifests())
+    if receipt is None:
+        return True  # it went with the purge, which comes after the move
+    standing = standing_shards(store.storage, store.run_root, manifest, receipt)
+    return not standing.ours or bool(standing.others)
+
+
+def standing_shards(
+    storage: Storage, run_root: str, manifest: Manifest, receipt: Receipt
+) -> Standing:
+    """Compare what stands in the checkpoint's place with the tokens of a receipt.
+
+    Raises:
+        StorageError: it could not be looked at.
+        PathEscapes: a symlink stands where a directory of it should be.
+    """
+    full = join(run_root, manifest.name)
+    tokens = dict(receipt.tokens)
+    shards = [one for one in manifest.shards if one.path in tokens]
+    is_single = manifest.shards[0].path == ""
+    found: list[Standing] = []
+    for base in (full, split(full)[0]) if _may_be_group(manifest) else (full,):
+        ours: dict[str, FileStat] = {}
+        others: dict[str, FileStat] = {}
+        for path, stat in stat_shards(storage, base, shards).items():
+            if stat is not None:
+                (ours if _is_same(stat, tokens[path], receipt) else others)[path] = stat
+        is_own = not is_single and base == full
+        found.append(Standing(base=base, is_directory=is_own, ours=ours, others=others))
+        if ours:
+            return found[-1]
+    return next((one for one in found if one.others), found[0])
+
+
+def _is_same(stat: FileStat, token: Token, receipt: Receipt) -> bool:
+    """Whether it is what was verified. The same bytes stored again have the same ETag: then it is
+    the time they were stored that tells, as far as two clocks can."""
+    is_stored_since = (
+        token.etag is not None and stat.mtime_ns > receipt.verified_at_ns + CLOCKS_APART_NS
+    )
+    return stat.kind is EntryKind.FILE and stat.token.same_content(token) and not is_stored_since
+
+
+def _may_be_group(manifest: Manifest) -> bool:
+    """Files beside other checkpoints' begin with the name that they share."""
+    stem = split(manifest.name)[1]
+    return all(one.path.startswith(stem) for one in manifest.shards)
+
+
+def read_if_there(storage: Storage, path: str) -> bytes | None:
+    """A small file's bytes; None where there is none."""
+    try:
+        with storage.open(path) as file:
+            size = file.stat().bytes
+            if size > MAX_FILE_BYTES:
+                raise StorageError(f"{path}: {size} bytes, more than the {MAX_FILE_BYTES} allowed")
+            return file.read_at(0, size)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+class Leaving:
+    """What of a run is on its way out of one place: its journal says so, its trash how far.
+
+    Looks into the trash only where the journal has a tombstone that stands: it is always written
+    first.
+    """
+
+    def __init__(
+        self, store: RunStore, place: str | None, records: Sequence[NumberedRecord]
+    ) -> None:
+        self._store = store
+        self._tombstones = standing_tombstones(records, place)
+        self._entries: tuple[str, ...] | None = None
+
+    def is_removed(self, manifest: Manifest, receipt: Receipt | None) -> bool:
+        """Whether a manifest that stands here is of what a tombstone has taken away.
+
+        One that was made again after it counts anew: where an entry tells which incarnation went,
+        by its files' tokens, else by when they were verified. (An object's ETag may be the same
+        whenever the same bytes are stored, so there it is always the time.)
+        """
+        tombstone = self._tombstones.get(manifest.content_id)
+        if tombstone is None:
+            return False
+        if receipt is None:
+            return True
+        begin = f"{digits_of(manifest.content_id)[:16]}.{name_mark(manifest.name)}"
+        entries = [one for path in self._paths() if (one := split(path)[1]).startswith(begin)]
+        if entries and self._store.storage.traits.has_directories:
+            return f"{begin}{token_mark(receipt.tokens)}" in entries
+        return receipt.verified_at_ns <= tombstone.stamp.at_ns
+
+    def holds(self, name: str) -> bool:
+        """Whether files of a checkpoint of this name still stand as its trash entry knows them."""
+        if not self._tombstones:
+            return False
+        mark = name_mark(name)
+        return any(self._stands(path, name) for path in self._paths() if _parts(path)[1] == mark)
+
+    def _stands(self, path: str, name: str) -> bool:
+        entry = read_entry(self._store, path)
+        if entry.manifest is None or entry.receipt is None or entry.name != name:
+            return False
+        standing = standing_shards(
+            self._store.storage, self._store.run_root, entry.manifest, entry.receipt
+        )
+        return bool(standing.ours) and not standing.others
+
+    def _paths(self) -> tuple[str, ...]:
+        if self._entries is None:
+            self._entries = entry_paths(self._store)
+        return self._entries
+
+
+def standing_tombstones(
+    records: Iterable[NumberedRecord], place: str | None
+) -> dict[str, Tombstone]:
+    """Content ids that were removed at a place, or everywhere, and not brought back since."""
+    found: dict[str, Tombstone] = {}
+    for item in sorted(records, key=_in_order):
+        match item.record:
+            case Tombstone(content_id=content_id, place=at) if at in (None, place):
+                found[content_id] = item.record
+            case Undelete(content_id=content_id, place=at) if at in (None, place):
+                found.pop(content_id, None)
+            case _:
+                pass
+    return found
+
+
+def _in_order(item: NumberedRecord) -> tuple[int, int, str]:
+    """Records of two places may share a number; then the later one counts as later."""
+    return item.number, item.record.stamp.at_ns, item.record.stamp.id
+
+
+def is_leaving(
+    store: RunStore, name: str, content_id: str, tokens: Iterable[tuple[str, Token]]
+) -> bool:
+    """Whether exactly these files are being removed under this name; looks anew."""
+    own = f"{digits_of(content_id)[:16]}.{name_mark(name)}{token_mark(tokens)}"
+    return bool(entry_paths(store, own))
