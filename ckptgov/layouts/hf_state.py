@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from ckptgov.layouts.base import join, split
 from ckptgov.layouts.content import SpelledNumber
 from ckptgov.layouts.proof import Proof
+from ckptgov.layouts.told_metrics import BEST_SO_FAR, told
 from ckptgov.model.facts import Found
 
 STATE = "trainer_state.json"
@@ -20,13 +21,19 @@ def state_step(state: Mapping[str, object] | None) -> int | None:
 
 
 def metrics_at(state: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    """The ``eval_*`` numbers logged at the state's own step, as spelled there, by name."""
+    """The ``eval_*`` numbers logged at the state's own step, as spelled there, by name.
+
+    With them the best value so far, which is of this checkpoint or of an older one.
+    """
     step = state_step(state)
     found: dict[str, str] = {}
     for entry in _entries(state.get("log_history")):
         if entry.get("step") == step:
             found |= {name: str(v) for name, v in entry.items() if _is_metric(name, v)}
-    return tuple(sorted(found.items()))
+    best = state.get(BEST_SO_FAR)
+    if _is_number(best):
+        found[BEST_SO_FAR] = str(best)
+    return told(found.items())
 
 
 def _entries(log: object) -> Iterable[Mapping[str, object]]:
@@ -34,7 +41,11 @@ def _entries(log: object) -> Iterable[Mapping[str, object]]:
 
 
 def _is_metric(name: str, value: object) -> bool:
-    return name.startswith("eval_") and (type(value) is int or isinstance(value, SpelledNumber))
+    return name.startswith("eval_") and _is_number(value)
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int or isinstance(value, SpelledNumber)
 
 
 def note_best(proof: Proof, state: Mapping[str, object], siblings: Sequence[Found]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from ckptgov.errors import Malformed, StorageError
 from ckptgov.layouts.base import Claim, Tree, join, split
@@ -19,9 +20,10 @@ from ckptgov.layouts.dcp import found_dir
 from ckptgov.layouts.dcp_set import is_dcp_dir, prove_dcp
 from ckptgov.layouts.megatron_set import COMMON, has_marker, prove_torch_dist
 from ckptgov.layouts.names import NEGATIVE_MARKER, is_staging, step_of_path
-from ckptgov.layouts.pickles import Scalar, TorchPickle
+from ckptgov.layouts.pickles import Scalar, Stored, TorchPickle
 from ckptgov.layouts.proof import Proof
-from ckptgov.layouts.torch_zip import torch_facts
+from ckptgov.layouts.told_metrics import Metrics, metrics_in_name, own_name, told
+from ckptgov.layouts.torch_zip import stored_number, torch_facts
 from ckptgov.model.checkpoint import Purpose, StepKind
 from ckptgov.model.facts import Depth, Found, Pointer, Reason, Sighting
 
@@ -124,7 +126,13 @@ def _examine_file(proof: Proof, depth: Depth) -> Sighting:
     facts = _facts(proof, "")
     if facts is not None and _VERSION not in facts.scalars:
         proof.refuse(Reason.UNPROVEN, "", f"holds no {_VERSION}: not known to be Lightning's")
-    return _sighting(proof, facts.scalars if facts else {}, _purposes(facts), reshardable=True)
+    return _sighting(
+        proof,
+        facts.scalars if facts else {},
+        _purposes(facts),
+        reshardable=True,
+        metrics=_metrics(proof, "", facts),
+    )
 
 
 def _examine_distributed(proof: Proof, depth: Depth) -> Sighting:
@@ -140,6 +148,7 @@ def _examine_distributed(proof: Proof, depth: Depth) -> Sighting:
         _purposes(None),
         world_size=proved.world_size if proved else None,
         reshardable=proved.reshardable if proved else None,
+        metrics=_metrics(proof, META, facts),
     )
 
 
@@ -158,6 +167,7 @@ def _examine_nemo(proof: Proof, depth: Depth) -> Sighting:
         _purposes(None),
         world_size=proved.world_size,
         reshardable=proved.reshardable,
+        metrics=metrics_in_name(proof.found.name),
     )
 
 
@@ -165,10 +175,23 @@ def _facts(proof: Proof, path: str) -> TorchPickle | None:
     if not proof.has(path) or proof.refused(path):
         return None
     try:
-        return torch_facts(proof.tree, proof.at(path), _KEYS)
+        return torch_facts(proof.tree, proof.at(path), _KEYS, scores_of=own_name(proof.found.name))
     except Malformed as error:
         proof.refuse_malformed(path, error)
         return None
+
+
+def _metrics(proof: Proof, path: str, facts: TorchPickle | None) -> Metrics:
+    """What the callbacks keep it for, exactly; and what its name says, rounded as it is there."""
+    found: list[tuple[str, str]] = []
+    for monitor, score in facts.scores if facts is not None else ():
+        value = None if isinstance(score, Stored) else str(score)
+        if isinstance(score, Stored):
+            with suppress(Malformed):  # of no use for a score; the file was proven elsewhere
+                value = stored_number(proof.tree, proof.at(path), score)
+        if value is not None:
+            found.append((monitor, value))
+    return told([*found, *metrics_in_name(proof.found.name)])
 
 
 def _purposes(facts: TorchPickle | None) -> tuple[Purpose, ...]:
@@ -185,6 +208,7 @@ def _sighting(
     *,
     world_size: int | None = None,
     reshardable: bool | None = None,
+    metrics: Metrics = (),
 ) -> Sighting:
     """With the step that the content says, which is the one that counts."""
     step, kind = proof.found.step, proof.found.step_kind
@@ -199,6 +223,7 @@ def _sighting(
         purposes=purposes,
         world_size=world_size,
         reshardable=reshardable,
+        metrics=metrics,
     )
 
 

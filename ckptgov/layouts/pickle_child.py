@@ -71,6 +71,34 @@ class Inert:
     def add(self, _item: object) -> None: ...
 
 
+class Elements(Inert):
+    """Stands in for a storage: which record of the file holds its elements, and of what type."""
+
+    __slots__ = ("key", "kind")
+    key: str
+    kind: str
+
+
+class Tensor(Inert):
+    """Stands in for what torch rebuilds from a storage; only a lone number is remembered."""
+
+    __slots__ = ("number",)
+    origin = "torch._utils._rebuild_tensor_v2"
+    number: tuple[str, str, int] | None
+
+    def __new__(cls, *given: object, **_named: object) -> Tensor:
+        made = object.__new__(cls)
+        made.pairs = None
+        made.state = None
+        made.number = None
+        match given:
+            case (Elements() as storage, int(offset), () | (1,), *_) if 0 <= offset < _MAX_INT:
+                made.number = (storage.key, storage.kind, offset)
+            case _:
+                pass
+        return made
+
+
 class InertDict(dict[object, object]):
     """Stands in for mappings of the standard library."""
 
@@ -139,6 +167,7 @@ class Chunk:
 _KNOWN: dict[str, type] = {
     "collections.OrderedDict": InertDict,
     "collections.defaultdict": InertDict,
+    Tensor.origin: Tensor,
     Size.origin: Size,
     Index.origin: Index,
     Stored.origin: Stored,
@@ -167,11 +196,13 @@ class InertUnpickler(Unpickler):
     def persistent_load(self, pid: object) -> Inert:
         match pid:
             case ("storage", kind, str(key), _, int(elements)) if 0 <= elements < _MAX_INT:
-                origin = getattr(kind, "origin", "")
-                self.storages.append((key[:_MAX_TEXT], origin.rpartition(".")[2], elements))
+                made = Elements()
+                made.key = key[:_MAX_TEXT]
+                made.kind = str(getattr(kind, "origin", "")).rpartition(".")[2]
+                self.storages.append((made.key, made.kind, elements))
+                return made
             case _:
-                pass
-        return Inert()
+                return Inert()
 
 
 class Bounded(io.RawIOBase):
@@ -296,11 +327,38 @@ def torch_facts(root: object, wants: Wants, unpickler: InertUnpickler) -> Answer
         if found:
             scalars[key] = value
     own = [k for k in root if isinstance(k, str)] if isinstance(root, dict) else []
+    kept_as = wants.get("scores_of")
     return {
         "scalars": scalars,
         "keys": [key[:_MAX_TEXT] for key in own[:_MAX_NAMES]],
         "storages": unpickler.storages,
+        "scores": scores_of(root, kept_as) if isinstance(kept_as, str) else [],
     }
+
+
+def scores_of(root: object, name: str) -> list[tuple[str, object]]:
+    """What Lightning's checkpoint callbacks keep the file ``name`` for: (monitor, its score).
+
+    A score is a number, or (record key, type name, index) of the one that holds it.
+    """
+    found: list[tuple[str, object]] = []
+    callbacks = member(root, "callbacks")
+    for state in callbacks.values() if isinstance(callbacks, dict) else ():
+        monitor, kept = member(state, "monitor"), member(state, "best_k_models")
+        if type(monitor) is not str or not isinstance(kept, dict):
+            continue
+        for path, score in kept.items():
+            if type(path) is str and ("/" + path.replace("\\", "/")).endswith("/" + name):
+                value = score.number if isinstance(score, Tensor) else score
+                if is_score(value) and len(found) < _MAX_NAMES:
+                    found.append((monitor, value))
+    return found
+
+
+def is_score(value: object) -> bool:
+    if type(value) is int:
+        return -_MAX_INT <= value < _MAX_INT
+    return type(value) in (float, tuple)
 
 
 def lookup(root: object, key: str) -> tuple[bool, object]:

@@ -62,17 +62,27 @@ class DcpIndex(Struct, frozen=True, kw_only=True):
     names_seen: tuple[str, ...] = ()
 
 
+class Stored(Struct, frozen=True):
+    """Where one number of a tensor lies: the record's key, the type's name, which element."""
+
+    key: str
+    kind: str
+    index: int
+
+
 class TorchPickle(Struct, frozen=True, kw_only=True):
     """What a torch ``data.pkl`` says.
 
     ``scalars`` holds those of the asked dotted keys that are there and are numbers, short text,
     booleans or None; ``keys`` the root's own text keys; ``storages`` (record key, type name,
-    elements) of each storage.
+    elements) of each storage. ``scores``, where asked for: (what is monitored, the number, or
+    where it lies) of each callback that keeps the file.
     """
 
     scalars: Mapping[str, Scalar]
     keys: frozenset[str] = frozenset()
     storages: tuple[tuple[str, str, int], ...] = ()
+    scores: tuple[tuple[str, float | Stored], ...] = ()
     names_seen: tuple[str, ...] = ()
 
 
@@ -117,21 +127,26 @@ class PickleReader:
         with _expecting(name):
             return _dcp_index(answer, blob if with_entries else None, name)
 
-    def torch_pickle(self, pickled: bytes, *, name: str, keys: Sequence[str]) -> TorchPickle:
+    def torch_pickle(
+        self, pickled: bytes, *, name: str, keys: Sequence[str], scores_of: str | None = None
+    ) -> TorchPickle:
         """Read a torch ``data.pkl`` for the scalars at ``keys`` (dotted: ``args.world_size``).
+
+        ``scores_of`` names a file whose scores are wanted, by the end of its path.
 
         Raises:
             Malformed: it is cut or hostile.
             CouldNotLook: the child could not be started.
             TransientStorageError: it was stopped from outside, or stalled.
         """
-        wants = {"kind": "torch", "keys": list(keys)}
+        wants = {"kind": "torch", "keys": list(keys), "scores_of": scores_of}
         answer, _ = self._ask(wants, iter([pickled]), len(pickled), name)
         with _expecting(name):
             return TorchPickle(
                 scalars=answer["scalars"],
                 keys=frozenset(answer["keys"]),
                 storages=tuple((str(k), str(kind), int(n)) for k, kind, n in answer["storages"]),
+                scores=tuple((str(monitor), _score(score)) for monitor, score in answer["scores"]),
                 names_seen=tuple(answer["names"]),
             )
 
@@ -285,6 +300,15 @@ def _dcp_index(answer: dict[str, Any], blob: bytes | None, name: str) -> DcpInde
         is_planned_by_mcore=bool(answer["mcore"]),
         names_seen=tuple(answer["names"]),
     )
+
+
+def _score(score: object) -> float | Stored:
+    if isinstance(score, list):
+        key, kind, index = score
+        return Stored(str(key), str(kind), int(index))
+    if type(score) not in (int, float):
+        raise ValueError("a score is no number")
+    return score  # type: ignore[return-value]
 
 
 def _split_entries(files: Mapping[str, tuple[int, int]], blob: bytes) -> dict[str, array[int]]:

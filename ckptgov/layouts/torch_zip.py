@@ -18,7 +18,8 @@ from msgspec import Struct
 
 from ckptgov.errors import Malformed
 from ckptgov.layouts.base import Tree
-from ckptgov.layouts.pickles import TorchPickle
+from ckptgov.layouts.pickles import Stored, TorchPickle
+from ckptgov.layouts.told_metrics import spelled
 from ckptgov.model.facts import Depth, Finding, Reason
 from ckptgov.model.files import OpenFile
 
@@ -36,6 +37,17 @@ _LOCATOR = struct.Struct("<4sIQI")
 _END64 = struct.Struct("<4sQHHIIQQQQ")
 _CENTRAL = struct.Struct("<4sHHHHHHIIIHHHHHII")
 _LOCAL = struct.Struct("<4sHHHHHIIIHH")
+
+
+_NUMBERS: Final[dict[str, tuple[str, int | None]]] = {
+    "DoubleStorage": ("<d", 17),
+    "FloatStorage": ("<f", 9),
+    "HalfStorage": ("<e", 9),
+    "BFloat16Storage": ("<H", 9),
+    "LongStorage": ("<q", None),
+    "IntStorage": ("<i", None),
+}
+"""Types of storages: how one element is packed, and how many significant digits tell it."""
 
 
 class ZipState(StrEnum):
@@ -142,8 +154,12 @@ def read_record(file: OpenFile, *, suffix: str, cap_bytes: int, name: str) -> by
     raise Malformed(f"{name}: a zip without {suffix}")
 
 
-def torch_facts(tree: Tree, path: str, keys: Sequence[str]) -> TorchPickle:
+def torch_facts(
+    tree: Tree, path: str, keys: Sequence[str], *, scores_of: str | None = None
+) -> TorchPickle:
     """Scalars at dotted ``keys`` of a torch.save file, and its storages; nothing is executed.
+
+    ``scores_of`` as in ``PickleReader.torch_pickle``.
 
     Raises:
         Malformed: it is no whole torch zip, or its pickle is cut or hostile.
@@ -151,7 +167,31 @@ def torch_facts(tree: Tree, path: str, keys: Sequence[str]) -> TorchPickle:
     """
     with tree.open(path) as file:
         pickled = read_record(file, suffix="data.pkl", cap_bytes=MAX_PICKLE_BYTES, name=path)
-    return tree.pickles.torch_pickle(pickled, name=path, keys=keys)
+    return tree.pickles.torch_pickle(pickled, name=path, keys=keys, scores_of=scores_of)
+
+
+def stored_number(tree: Tree, path: str, where: Stored) -> str | None:
+    """One number of a tensor in a torch.save file, in the shortest spelling that tells it.
+
+    None for a type that is none of numbers, or an index that its record does not have.
+
+    Raises:
+        Malformed: the record is not there, or too large for one that holds a score.
+        FileNotFoundError, StorageError: as ``Reader.open``.
+    """
+    kind = _NUMBERS.get(where.kind)
+    if kind is None:
+        return None
+    form, digits = kind
+    with tree.open(path) as file:
+        raw = read_record(file, suffix=where.key, cap_bytes=_SMALL_BYTES, name=path)
+    at = where.index * struct.calcsize(form)
+    if at + struct.calcsize(form) > len(raw):
+        return None
+    (value,) = struct.unpack_from(form, raw, at)
+    if where.kind == "BFloat16Storage":  # the upper half of a float32
+        (value,) = struct.unpack("<f", struct.pack("<I", value << 16))
+    return str(value) if digits is None else spelled(value, digits=digits)
 
 
 def finding_of(report: ZipReport, path: str) -> Finding | None:

@@ -1,26 +1,39 @@
-"""Verbs that write history: mark-bad, rollback, report. Journal first, catalog after."""
+"""Verbs that write history: mark-bad, rollback, report, pins, metrics, the end of a run.
+
+Journal first, catalog after.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ckptgov.catalog.catalog import Catalog
 from ckptgov.catalog.facts import RecordFacts
 from ckptgov.errors import CkptgovError, NoneRestorable, UsageError
+from ckptgov.layouts.told_metrics import told
 from ckptgov.manifest.forms.records import encode_record
+from ckptgov.model.checkpoint import digits_of
 from ckptgov.model.journal import (
     KIND_OF,
+    Finish,
     MarkBad,
+    Metric,
     NumberedRecord,
     Outcome,
+    Pin,
     Record,
     RestoreOutcome,
+    Retire,
     Rollback,
     Sealed,
+    Stamp,
     UnmarkBad,
+    Unpin,
 )
+from ckptgov.ops.claims import AtStep, check_name, ends_at_ns, follow, meant, pinned
 from ckptgov.planning.lines import read_lines
 from ckptgov.work.answer import share_journal
 from ckptgov.work.ask import Asked
@@ -53,7 +66,7 @@ def append_everywhere(asked: Asked, record: Record, talk: Callable[[str], None])
 
 
 def mirror(catalog: Catalog, run_id: str, number: int, record: Record) -> None:
-    """Keep the catalog's copy of a record, where the run is registered."""
+    """Keep the catalog's copy of a record, and what it claims, where the run is registered."""
     if catalog.run_by_id(run_id) is None:
         return
     catalog.put_records(
@@ -68,6 +81,7 @@ def mirror(catalog: Catalog, run_id: str, number: int, record: Record) -> None:
             )
         ]
     )
+    follow(catalog, record)
 
 
 def run_id_for(asked: Asked, author: Author, *, dry_run: bool) -> str:
@@ -207,3 +221,102 @@ def report(
         author=author,
         reason=reason,
     )
+
+
+def pin(
+    asked: Asked,
+    author: Author,
+    *,
+    run_id: str,
+    step: int,
+    name: str,
+    reason: str | None,
+    ttl_s: float | None,
+    undo: bool,
+) -> Record:
+    """The record that keeps a checkpoint under a name (``ttl_s`` None: for good), or no longer.
+
+    Raises:
+        UsageError: no name for a pin; ``undo`` of one that is not there.
+        NoneRestorable: no checkpoint of the step stands; nothing would be kept.
+    """
+    records = share_journal(asked.looks)
+    found = _at_step(asked, step)
+    stamp = author.stamp(run_id, reason=reason)
+    if undo:
+        known = {one.content_id for one in found}
+        content_id = pinned(_word_for(asked), step, name, records, known)
+        return Unpin(stamp=stamp, content_id=content_id, pin_name=name)
+    return Pin(
+        stamp=stamp,
+        content_id=meant(_word_for(asked), step, found, asked.looks[0].lines),
+        pin_name=check_name(name),
+        until_ns=ends_at_ns(stamp.at_ns, ttl_s),
+    )
+
+
+def set_metric(
+    asked: Asked, author: Author, *, run_id: str, step: int, name: str, value: str
+) -> Metric:
+    """The record that tells a metric of a checkpoint after it was sealed.
+
+    Raises:
+        UsageError: the value is no decimal number, nan or inf; or the name cannot be kept.
+        NoneRestorable: no checkpoint of the step stands.
+    """
+    check_metric(name, value)
+    share_journal(asked.looks)
+    content_id = meant(_word_for(asked), step, _at_step(asked, step), asked.looks[0].lines)
+    return Metric(stamp=author.stamp(run_id), content_id=content_id, name=name, value=value)
+
+
+def check_metric(name: str, value: str) -> None:
+    """Raises UsageError for what a record cannot hold as a metric."""
+    if not told([(name, value)]):
+        raise UsageError(
+            f"{name!r}={value!r} is no metric",
+            hint="write NAME=NUMBER; nan and inf are numbers here",
+        )
+
+
+def end_run(
+    asked: Asked, author: Author, *, run_id: str, retire: bool, reason: str | None
+) -> Record:
+    """The record that says a run is finished, or retired. A save sealed later lifts it."""
+    records = share_journal(asked.looks)
+    saves = [item.record.stamp.at_ns for item in records if isinstance(item.record, Sealed)]
+    kind = Retire if retire else Finish
+    return kind(stamp=after(author.stamp(run_id, reason=reason), max(saves, default=0)))
+
+
+def after(stamp: Stamp, newest_save_ns: int) -> Stamp:
+    """The stamp, later than every save that is known: a clock that is behind lifts nothing."""
+    return replace(stamp, at_ns=max(stamp.at_ns, newest_save_ns + 1))
+
+
+def _word_for(asked: Asked) -> str:
+    return asked.run or asked.looks[0].place.root
+
+
+def _at_step(asked: Asked, step: int) -> list[AtStep]:
+    """What was sealed at a step, on any line, and whether some of it may still lie somewhere."""
+    sealed = {
+        one.content_id: one for one in asked.looks[0].sealed_records.values() if one.step == step
+    }
+    here = {
+        copy.manifest.content_id
+        for look in asked.looks
+        for stored in look.stored
+        if any(digits_of(one).startswith(stored.content_prefix) for one in sealed)
+        and (copy := look.sealed(stored)) is not None
+        and not look.is_gone(copy)
+    }
+    return [
+        AtStep(
+            content_id=key,
+            line=one.line,
+            attempt=one.attempt,
+            stands=key in here or bool(asked.unreachable),
+        )
+        for key, one in sealed.items()
+    ]

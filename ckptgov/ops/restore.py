@@ -7,8 +7,8 @@ copy is never offered again before it was verified.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 from msgspec.structs import replace
@@ -26,6 +26,7 @@ from ckptgov.ops.bringing import (
     is_catalogued,
     tier_at,
 )
+from ckptgov.ops.claims import reading
 from ckptgov.ops.context import Context
 from ckptgov.ops.record import record_look, record_run
 from ckptgov.ops.restored import Brought, planned, told
@@ -103,14 +104,32 @@ def restore(
     place = made(bringing.to)
     what = f"{asked.run or place.root} {bringing.manifest.name}"
     try:
-        with moving(what, sum(one.bytes for one in bringing.shards), place) as through:
-            brought = _bring(context, bringing, place, through, stop)
+        with (
+            _claimed(context, bringing, stop) as may_stop,
+            moving(what, sum(one.bytes for one in bringing.shards), place) as through,
+        ):
+            brought = _bring(context, bringing, place, through, may_stop)
     finally:
         if not bringing.becomes_copy:
             tidy(place.storage, _sidecar(bringing, place))
         if not bringing.to.is_of_run:
             place.storage.close()
     return told(bringing, brought, took_s=clock.monotonic() - started_s)
+
+
+@contextmanager
+def _claimed(
+    context: Context, bringing: Bringing, stop: Callable[[], bool]
+) -> Iterator[Callable[[], bool]]:
+    """Hold the checkpoint while it is read, where a catalog knows the run; ``stop`` renews it."""
+    identity = identity_of(bringing.asked)
+    if identity is None or not is_catalogued(context, identity):
+        yield stop
+        return
+    content_id = bringing.manifest.content_id
+    reason = f"restore to {bringing.to.directory}"
+    with reading(context, identity.run_id, content_id, reason=reason) as claim:
+        yield lambda: stop() or claim.keep()
 
 
 def _sidecar(bringing: Bringing, place: Place) -> str:
