@@ -6,7 +6,10 @@ from collections.abc import Sequence
 
 from ckptgov.errors import CkptgovError
 from ckptgov.model.answers import Check
+from ckptgov.model.policy import Policy
 from ckptgov.ops.context import Context
+from ckptgov.ops.doctor_policies import policies_of, retention_checks
+from ckptgov.ops.doctor_room import room_checks
 from ckptgov.ops.rebuild import check
 from ckptgov.ops.tiers import recorded_checks
 from ckptgov.storage.mounts import filesystem_of
@@ -36,6 +39,8 @@ def doctor(context: Context) -> tuple[Check, ...]:
             Check(name=f"{name} {one.name}", severity=one.severity, text=one.text, fix=one.fix)
             for one in recorded_checks(context, tier)
         ]
+    policies, wrong = policies_of(context)
+    found += [*wrong, *_looked_up(context, policies)]
     if not context.settings.tiers:
         found.append(
             Check(
@@ -46,6 +51,19 @@ def doctor(context: Context) -> tuple[Check, ...]:
             )
         )
     return _ordered(found)
+
+
+def _looked_up(context: Context, policies: Sequence[Policy]) -> list[Check]:
+    """What catalog and tiers tell of room and retention; a look that fails is told as such."""
+    found: list[Check] = []
+    for name, checks in (("room", room_checks), ("retention", retention_checks)):
+        try:
+            found += checks(context, policies)
+        except CkptgovError as error:
+            found.append(
+                Check(name=name, severity="failure", text=error.message, fix=error.hint or "")
+            )
+    return found
 
 
 def _home(context: Context) -> Check:

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from ckptgov.errors import (
     CkptgovError,
+    ConfigError,
     CouldNotLook,
     Interrupted,
     LeaseLost,
@@ -29,11 +30,12 @@ from ckptgov.ops.context import Context
 from ckptgov.ops.copy_lease import CopyLease, arriving, copy_lease
 from ckptgov.ops.flushing_facts import run_to_flush
 from ckptgov.ops.moving import moving
+from ckptgov.ops.policies import links_of
 from ckptgov.ops.record import record_look, record_run
 from ckptgov.ops.room import room_at
 from ckptgov.ops.standing_run import is_here
-from ckptgov.planning.capacity import refusal
 from ckptgov.planning.flush import FlushItem, FlushPlan, Skip, WhyNot, plan_flush
+from ckptgov.planning.room import refusal
 from ckptgov.work.ask import Asked
 from ckptgov.work.copy import CopyFailed, CopySettings, SourceFault
 from ckptgov.work.flush import open_store, publish, run_root_at
@@ -52,11 +54,12 @@ Stop = Callable[[], bool]
 
 class FlushRequest(Struct, frozen=True, kw_only=True):
     """What to flush: one run (or every run), one step or what the links choose, to one tier or
-    along every link; ``flow_class`` instead of the one the plan gives."""
+    along every link, from some tiers or all; ``flow_class`` instead of the one the plan gives."""
 
     run: str | None
     step: int | None = None
     target: str | None = None
+    sources: frozenset[str] | None = None
     node: str | None = None
     dry_run: bool = False
     flow_class: FlowClass | None = None
@@ -92,7 +95,7 @@ def flush(context: Context, request: FlushRequest, *, stop: Stop = lambda: False
                 overs.append(each)
                 work += [(_urgent(item, request), each) for item in each.plan.items]
                 skips += [_skip(one, each.target) for one in each.plan.skips]
-        except CouldNotLook as error:
+        except (CouldNotLook, ConfigError) as error:
             if request.run is not None:
                 raise
             refused.append(error)
@@ -225,10 +228,13 @@ def _over_links(context: Context, request: FlushRequest, name: str) -> Iterable[
 
 
 def _links(context: Context, request: FlushRequest, asked: Asked) -> list[Link]:
-    """The configured links, or the one a person means: to a tier, from where the run lies."""
-    links = [one for one in context.settings.links if request.target in (None, one.target)]
+    """The run's links, or the one a person means: to a tier, from where the run lies."""
+    told = links_of(context, asked.run or "")
+    links = [one for one in told if request.target in (None, one.target)]
     if links:
         here = {look.place.tier for look in asked.looks}
+        if request.sources is not None:
+            here &= request.sources
         return [one for one in links if one.source in here]
     if request.target is None:
         if request.run is None:
@@ -365,7 +371,7 @@ def _deliver(
     manifest = copies[0].manifest
     identity = each.identity
     run_root = _roots_at(context, identity, place, each.asked.looks)[0]
-    _check_room(context, each.target, place, run_root, manifest)
+    _check_room(context, each, place, run_root, manifest)
     context.rely_on_abilities(place)
     store = open_store(place, run_root, identity, layout=manifest.layout)
     may_stop = _either(stop, lease.is_lost)
@@ -407,9 +413,10 @@ def _deliver(
 
 
 def _check_room(
-    context: Context, tier: TierSettings, place: Place, run_root: str, manifest: Manifest
+    context: Context, each: RunOverLink, place: Place, run_root: str, manifest: Manifest
 ) -> None:
     """Before the first byte; what an earlier try left there need not fit again."""
+    tier = each.target
     sidecar = store_at(place.storage, run_root).sidecar
     staged = below(place.storage, directory_of(sidecar, STAGING, manifest.content_id)).bytes
     reserved = sum(
@@ -417,7 +424,8 @@ def _check_room(
         for one in context.desk.facts()
         if one.request.target == tier.name and one.state is not FlowState.SILENT
     )
-    room, debris = room_at(context, tier, manifest.bytes - staged, reserved_bytes=reserved)
+    needed, run = manifest.bytes - staged, each.identity.name
+    room, debris = room_at(context, tier, needed, reserved_bytes=reserved, run=run)
     if not room.fits:
         raise refusal(tier.name, room, debris)
 

@@ -5,27 +5,26 @@ Sealed copies and sightings are counted from the catalog, left-overs from storag
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from ckptgov.catalog.facts import PlacedCopy, RunFacts, RunRootFacts, SealedFacts
-from ckptgov.errors import CkptgovError, StorageError
+from ckptgov.catalog.facts import RunFacts, RunRootFacts
+from ckptgov.errors import CkptgovError
 from ckptgov.layouts.survey import survey
 from ckptgov.layouts.tree import Tree, join
-from ckptgov.manifest.forms.manifests import decode_manifest
-from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Reason
 from ckptgov.model.settings import TierSettings
 from ckptgov.model.usage import LeftKind
+from ckptgov.ops.admission import require_below_limit
+from ckptgov.ops.capacity import space_of
 from ckptgov.ops.context import Context
-from ckptgov.planning.capacity import Debris, Room, room_for
+from ckptgov.ops.placed import GOING, placed
+from ckptgov.planning.room import Debris, Room, room_for
 from ckptgov.work.look import look_settings
 from ckptgov.work.owned import HELD, STAGING, TRASH, below, names_in
 from ckptgov.work.tier import Place
 
-_TAKES_NOTHING = frozenset({CopyState.LOST, CopyState.PURGED})
 _OURS = {LeftKind.STAGING: STAGING, LeftKind.HELD: HELD, LeftKind.TRASH: TRASH}
 _TORN = frozenset({Reason.TORN, Reason.MISSING_SHARD})
 
@@ -47,31 +46,31 @@ def free_and_total(tier: TierSettings) -> tuple[int, int] | None:
     Raises:
         StorageError: the file system does not answer.
     """
-    if tier.is_url:
-        return None
-    try:
-        found = os.statvfs(tier.root)
-    except OSError as error:
-        raise StorageError(
-            f"tier {tier.name} at {tier.root}: does not tell its free space: {error.strerror}",
-            hint="is it mounted?",
-        ) from error
-    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    space = space_of(tier)
+    return None if space is None else (space.free_bytes, space.size_bytes)
 
 
 def room_at(
-    context: Context, tier: TierSettings, needed_bytes: int, *, reserved_bytes: int = 0
+    context: Context,
+    tier: TierSettings,
+    needed_bytes: int,
+    *,
+    reserved_bytes: int = 0,
+    run: str | None = None,
 ) -> tuple[Room, tuple[Debris, ...]]:
     """Whether ``needed_bytes`` fit at a tier, and what lies there that might go, largest first.
 
-    ``reserved_bytes`` is what flows under way to it have yet to write. Where neither a quota
+    ``reserved_bytes`` is what flows under way to it have yet to write, ``run`` whose bytes they
+    are. Where neither a quota
     counts nor anything is missing, the tier is not searched for left-overs.
 
     Raises:
+        OverCapacity: a policy's limit there is passed, and no rule lets anything go.
         CouldNotLook: the tier, or a part of it that counts, could not be looked at.
     """
     place = context.place(tier)
-    space = free_and_total(tier)
+    space = free_and_total(tier) if context.is_here(tier) else None
+    require_below_limit(context, tier, needed_bytes, run=run)
 
     def verdict(used_bytes: int, debris: Sequence[Debris]) -> Room:
         return room_for(
@@ -98,40 +97,23 @@ def _taken(context: Context, place: Place) -> tuple[int, tuple[Debris, ...]]:
     if failures:
         raise failures[0][1]
     debris = [Debris(path=one.path, bytes=one.bytes) for one in left]
+    here = [one for one in context.catalog.places() if one.place == place.uuid]
     for run in runs:
         run_id = run.identity.run_id
-        used += sum(size for _copy, size in copies_at(context, run_id, place.uuid))
         roots = [one for one in context.catalog.roots_of(run_id) if one.place == place.uuid]
-        for one in context.catalog.sightings(run_id):
-            if one.place != place.uuid:
-                continue
-            if roots and any(finding.reason in _TORN for finding in one.findings):
-                debris.append(Debris(path=join(roots[0].path, one.name), bytes=one.bytes))
+        for one in placed(context, run_id, here):
+            if one.bytes and roots and one.copy.state in GOING:
+                debris.append(Debris(path=join(roots[0].path, one.copy.name), bytes=one.bytes))
             else:
                 used += one.bytes
+        for seen in context.catalog.sightings(run_id):
+            if seen.place != place.uuid:
+                continue
+            if roots and any(finding.reason in _TORN for finding in seen.findings):
+                debris.append(Debris(path=join(roots[0].path, seen.name), bytes=seen.bytes))
+            else:
+                used += seen.bytes
     return used, tuple(sorted(debris, key=lambda one: (-one.bytes, one.path)))
-
-
-def copies_at(context: Context, run_id: str, place: str) -> Iterator[tuple[PlacedCopy, int]]:
-    """A run's sealed copies at one place by the catalog, with the bytes each takes there."""
-    sealed = {one.content_id: one for one in context.catalog.checkpoints(run_id)}
-    for copy in context.catalog.copies(run_id):
-        if copy.place == place:
-            yield copy, _bytes_of(context, sealed[copy.content_id], copy)
-
-
-def _bytes_of(context: Context, sealed: SealedFacts, copy: PlacedCopy) -> int:
-    if copy.state in _TAKES_NOTHING:
-        return 0
-    if copy.coverage is None:
-        return sealed.bytes
-    raw = context.catalog.manifest_bytes(sealed.run_id, sealed.content_id)
-    shards = decode_manifest(raw, where=f"the catalog's manifest of {sealed.name}").shards
-    return sum(
-        shard.bytes
-        for index, shard in enumerate(shards)
-        if copy.coverage[index // 8] >> (index % 8) & 1
-    )
 
 
 def left_at(

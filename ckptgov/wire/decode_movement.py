@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from ckptgov.errors import CouldNotLook
 from ckptgov.model.checkpoint import StepKind
 from ckptgov.model.copies import CopyState
 from ckptgov.model.movement import FlushAnswer, FlushedCheckpoint, FlushSkip, FlushState
 from ckptgov.model.pacing import FlowClass, FlowFacts, FlowRequest, FlowState
+from ckptgov.model.retention import RunLife
 from ckptgov.model.usage import (
+    Age,
+    AgeUsage,
     CopyChange,
     DuAnswer,
     Fate,
@@ -16,15 +22,23 @@ from ckptgov.model.usage import (
     LeftoverKind,
     LeftoverReason,
     LeftUsage,
+    Orphan,
     ReconcileAnswer,
+    RunUsage,
+    StagingLeft,
+    StagingReason,
     StateUsage,
     TierReconciled,
     TierUsage,
+    TrashLeft,
+    TrashReason,
 )
 from ckptgov.wire.decode import error_beside, failure, findings
 from ckptgov.wire.decode_errors import error_of_kind
 from ckptgov.wire.documents import Document
 from ckptgov.wire.members import Members
+
+T = TypeVar("T")
 
 
 def flushed(document: Document) -> FlushAnswer:
@@ -109,7 +123,31 @@ def du(document: Document) -> DuAnswer:
     """The answer of ``du``."""
     told = Members(document)
     return DuAnswer(
-        tiers=tuple(_usage(each) for each in told.objects("tiers")), error=error_beside(document)
+        tiers=tuple(_usage(each) for each in told.objects("tiers")),
+        runs=_those(told, "runs", _run),
+        error=error_beside(document),
+    )
+
+
+def _those(told: Members, name: str, read: Callable[[Members], T]) -> tuple[T, ...]:
+    """A list that services of before did not tell."""
+    return tuple(read(each) for each in told.objects(name)) if told.has(name) else ()
+
+
+def _if_told(told: Members, name: str, read: Callable[[str], T]) -> T | None:
+    """A member that services of before did not tell."""
+    return read(name) if told.has(name) else None
+
+
+def _run(told: Members) -> RunUsage:
+    return RunUsage(
+        run=told.text("run"),
+        life=told.one_of("life", RunLife),
+        owner=told.path("owner"),
+        alive_at_ns=told.whole("alive_at_ns"),
+        checkpoints=told.whole("checkpoints"),
+        bytes=told.whole("bytes"),
+        last_step=told.maybe(told.whole, "last_step"),
     )
 
 
@@ -123,6 +161,11 @@ def _usage(told: Members) -> TierUsage:
         free_bytes=told.maybe(told.whole, "free_bytes"),
         total_bytes=told.maybe(told.whole, "total_bytes"),
         quota_bytes=told.maybe(told.whole, "quota_bytes"),
+        files=_if_told(told, "files", told.whole),
+        free_files=_if_told(told, "free_files", told.whole),
+        quota_files=_if_told(told, "quota_files", told.whole),
+        grows_bytes_per_day=_if_told(told, "grows_bytes_per_day", told.number),
+        full_in_days=_if_told(told, "full_in_days", told.number),
         failures=tuple(failure(each, "what") for each in told.objects("failures")),
         error=_unreachable(told),
     )
@@ -137,6 +180,15 @@ def _state(told: Members) -> StateUsage:
     return StateUsage(
         run=told.text("run"),
         state=told.text("state"),
+        checkpoints=told.whole("checkpoints"),
+        bytes=told.whole("bytes"),
+        ages=_those(told, "ages", _age),
+    )
+
+
+def _age(told: Members) -> AgeUsage:
+    return AgeUsage(
+        age=told.one_of("age", Age),
         checkpoints=told.whole("checkpoints"),
         bytes=told.whole("bytes"),
     )
@@ -169,6 +221,10 @@ def _reconciled(told: Members) -> TierReconciled:
         runs=told.whole("runs"),
         changes=tuple(_change(each) for each in told.objects("changes")),
         leftovers=tuple(_leftover(each) for each in told.objects("leftovers")),
+        staging=_those(told, "staging", _staging),
+        orphans=_those(told, "orphans", _orphan),
+        orphans_not_told=_if_told(told, "orphans_not_told", told.whole) or 0,
+        trash=_those(told, "trash", _trash),
         failures=tuple(failure(each, "what") for each in told.objects("failures")),
         error=_unreachable(told),
     )
@@ -181,6 +237,8 @@ def _change(told: Members) -> CopyChange:
         content_id=told.text("content_id"),
         before=told.one_of("before", CopyState) if told.has("before") else None,
         after=told.one_of("after", CopyState),
+        bytes=_if_told(told, "bytes", told.whole) or 0,
+        copies_left=_if_told(told, "copies_left", told.whole),
     )
 
 
@@ -195,5 +253,42 @@ def _leftover(told: Members) -> Leftover:
         age_s=told.number("age_s"),
         fate=told.one_of("fate", Fate),
         reason=told.one_of("reason", LeftoverReason),
+        text=told.path("text"),
+    )
+
+
+def _staging(told: Members) -> StagingLeft:
+    return StagingLeft(
+        path=told.path("path"),
+        run=told.maybe(told.path, "run"),
+        layout=told.text("layout"),
+        files=told.whole("files"),
+        bytes=told.whole("bytes"),
+        age_s=told.number("age_s"),
+        unchanged_s=told.number("unchanged_s"),
+        fate=told.one_of("fate", Fate),
+        reason=told.one_of("reason", StagingReason),
+        text=told.path("text"),
+    )
+
+
+def _orphan(told: Members) -> Orphan:
+    return Orphan(
+        path=told.path("path"),
+        files=told.whole("files"),
+        bytes=told.whole("bytes"),
+        age_s=told.number("age_s"),
+        unchanged_s=told.number("unchanged_s"),
+    )
+
+
+def _trash(told: Members) -> TrashLeft:
+    return TrashLeft(
+        run=told.path("run"),
+        path=told.path("path"),
+        content_id=told.maybe(told.text, "content_id"),
+        bytes=told.whole("bytes"),
+        due_s=told.number("due_s"),
+        reason=told.one_of("reason", TrashReason),
         text=told.path("text"),
     )

@@ -10,17 +10,28 @@ from ckptgov.model.usage import (
     DuAnswer,
     Leftover,
     LeftUsage,
+    Orphan,
     ReconcileAnswer,
+    RunUsage,
+    StagingLeft,
     StateUsage,
     TierReconciled,
     TierUsage,
+    TrashLeft,
 )
 from ckptgov.wire.documents import Document, text, with_error
 
 
 def du(answer: DuAnswer) -> Document:
     """The document of ``du``."""
-    return with_error({"tiers": [_tier(one) for one in answer.tiers]}, answer.error)
+    # Of a run that no tier tells of, nothing is told: a caller who may not see it learns nothing.
+    told = {each.run for one in answer.tiers for each in one.states}
+    told |= {each.run for one in answer.tiers for each in one.left if each.run is not None}
+    document: Document = {
+        "tiers": [_tier(one) for one in answer.tiers],
+        "runs": [_run(one) for one in answer.runs if one.run in told],
+    }
+    return with_error(document, answer.error)
 
 
 def reconciled(answer: ReconcileAnswer) -> Document:
@@ -40,12 +51,32 @@ def _tier(one: TierUsage) -> Document:
         "node": one.node,
         "root": text(one.root),
         "checkpoint_bytes": one.checkpoint_bytes,
+        "condemned_bytes": one.condemned_bytes,
+        "trash_bytes": one.trash_bytes if is_seen else None,
         "states": [_state(each) for each in one.states],
         "left": [_left(each) for each in one.left] if is_seen else None,
         "free_bytes": one.free_bytes,
         "total_bytes": one.total_bytes,
         "quota_bytes": one.quota_bytes,
+        "files": one.files,
+        "free_files": one.free_files,
+        "quota_files": one.quota_files,
+        "grows_bytes_per_day": one.grows_bytes_per_day,
+        "full_in_days": one.full_in_days,
         **_troubles(one.error, one.failures),
+    }
+
+
+def _run(one: RunUsage) -> Document:
+    return {
+        "run": one.run,
+        "team": one.team,
+        "life": one.life.value,
+        "owner": text(one.owner),
+        "alive_at_ns": one.alive_at_ns,
+        "checkpoints": one.checkpoints,
+        "bytes": one.bytes,
+        "last_step": one.last_step,
     }
 
 
@@ -55,6 +86,10 @@ def _state(one: StateUsage) -> Document:
         "state": one.state,
         "checkpoints": one.checkpoints,
         "bytes": one.bytes,
+        "ages": [
+            {"age": each.age.value, "checkpoints": each.checkpoints, "bytes": each.bytes}
+            for each in one.ages
+        ],
     }
 
 
@@ -70,6 +105,10 @@ def _tier_reconciled(one: TierReconciled) -> Document:
         "runs": one.runs,
         "changes": [_change(each) for each in one.changes],
         "leftovers": [_leftover(each) for each in one.leftovers],
+        "staging": [_staging(each) for each in one.staging],
+        "orphans": [_orphan(each) for each in one.orphans],
+        "orphans_not_told": one.orphans_not_told,
+        "trash": [_trash(each) for each in one.trash],
         **_troubles(one.error, one.failures),
     }
 
@@ -81,6 +120,8 @@ def _change(one: CopyChange) -> Document:
         "content_id": one.content_id,
         "before": None if one.before is None else one.before.value,
         "after": one.after.value,
+        "bytes": one.bytes,
+        "copies_left": one.copies_left,
     }
 
 
@@ -94,6 +135,43 @@ def _leftover(one: Leftover) -> Document:
         "bytes": one.bytes,
         "age_s": one.age_s,
         "fate": one.fate.value,
+        "reason": one.reason.value,
+        "text": text(one.text),
+    }
+
+
+def _staging(one: StagingLeft) -> Document:
+    return {
+        "path": text(one.path),
+        "run": None if one.run is None else text(one.run),
+        "layout": one.layout,
+        "files": one.files,
+        "bytes": one.bytes,
+        "age_s": one.age_s,
+        "unchanged_s": one.unchanged_s,
+        "fate": one.fate.value,
+        "reason": one.reason.value,
+        "text": text(one.text),
+    }
+
+
+def _orphan(one: Orphan) -> Document:
+    return {
+        "path": text(one.path),
+        "files": one.files,
+        "bytes": one.bytes,
+        "age_s": one.age_s,
+        "unchanged_s": one.unchanged_s,
+    }
+
+
+def _trash(one: TrashLeft) -> Document:
+    return {
+        "run": text(one.run),
+        "path": text(one.path),
+        "content_id": one.content_id,
+        "bytes": one.bytes,
+        "due_s": one.due_s,
         "reason": one.reason.value,
         "text": text(one.text),
     }

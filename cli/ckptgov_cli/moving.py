@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,11 +18,16 @@ from ckptgov_cli.options import (
     NoWait,
     Target,
     opened_governor,
+    opened_here,
     parsed,
 )
 from ckptgov_cli.stopping import stopping
 
+if TYPE_CHECKING:
+    from ckptgov.model.usage import ReconcileAnswer
+
 WATCH_S = 30.0
+OLDER_THAN_S = 7 * 86400.0
 
 
 def register(app: typer.Typer) -> None:
@@ -165,14 +170,27 @@ def du(
     tier: Annotated[
         str | None, typer.Option("--tier", metavar="TIER", help="This tier only.")
     ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            "--by", metavar="WHAT", help="Sum up by team, run, tier, age or state, largest first."
+        ),
+    ] = None,
     json: Json = False,
 ) -> int:
-    """Show what takes room, by tier, run and state, pending uploads and left-overs included."""
-    from ckptgov_cli import render_moving
+    """Show what takes room, by tier, run and state, pending uploads and left-overs included.
 
+    Condemned bytes and those in the trash are told apart, and so is how fast each tier grows and
+    when it will be full. Runs that nothing was heard of for long are named.
+    """
+    from ckptgov_cli import render_usage
+
+    if by is not None and by not in tuple(render_usage.By):
+        raise UsageError(f"--by {by}: write {', '.join(render_usage.By)}")
     with opened_governor() as governor:
         answer = governor.du(run=run, tier=tier)
-    return render_moving.usage(answer, as_json=json)
+    wanted = None if by is None else render_usage.By(by)
+    return render_usage.usage(answer, as_json=json, by=wanted)
 
 
 def reconcile(
@@ -180,11 +198,21 @@ def reconcile(
         list[str] | None, typer.Argument(metavar="[TIER]...", help="Default: every tier.")
     ] = None,
     older_than: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--older-than", metavar="D", help="Age of left-overs that nobody works on, to go."
+            "--older-than",
+            metavar="D",
+            help="Age of left-overs that nobody works on, to go. Default: 7d, with --staging 24h.",
         ),
-    ] = "7d",
+    ] = None,
+    staging: Annotated[
+        bool,
+        typer.Option(
+            "--staging",
+            help="Also remove what trainers left under temporary names, once nothing in it "
+            "changed for so long between two looks and its bytes are of no checkpoint.",
+        ),
+    ] = False,
     no_wait: NoWait = False,
     dry_run: DryRun = False,
     json: Json = False,
@@ -192,14 +220,37 @@ def reconcile(
     """Bring catalog and tiers together again, and clear what dead movers left behind.
 
     Uploads and temporary files of a copy that stands whole go at once; others when they are old
-    enough. What is being moved is never touched, however old.
+    enough. What is being moved is never touched, however old. What trainers left behind, what
+    belongs to no run, and trash past its time are told.
     """
     from ckptgov.config.units import parse_duration
-    from ckptgov_cli import render_moving
+    from ckptgov_cli import render_usage
 
-    older_than_s = parsed("--older-than", older_than, parse_duration)
+    given_s = parsed("--older-than", older_than, parse_duration)
+    older_than_s = OLDER_THAN_S if given_s is None else float(given_s)
     if no_wait:
-        return service_verbs.begin_reconcile(tiers or [], older_than_s, other=dry_run, as_json=json)
-    with opened_governor() as governor:
-        answer = governor.reconcile(tiers or [], older_than_s=older_than_s, dry_run=dry_run)
-    return render_moving.reconciled(answer, as_json=json, dry_run=dry_run)
+        other = dry_run or staging
+        return service_verbs.begin_reconcile(tiers or [], older_than_s, other=other, as_json=json)
+    if staging:
+        answer = _reconcile_staging(tiers, older_than_s, given_s, dry_run=dry_run)
+    else:
+        with opened_governor() as governor:
+            answer = governor.reconcile(tiers or [], older_than_s=older_than_s, dry_run=dry_run)
+    return render_usage.reconciled(answer, as_json=json, dry_run=dry_run)
+
+
+def _reconcile_staging(
+    tiers: list[str] | None, older_than_s: float, given_s: int | None, *, dry_run: bool
+) -> ReconcileAnswer:
+    """Whoever removes what is not ours looks at it: it is done where the tiers are seen."""
+    with opened_here("reconcile --staging") as governor:
+        from ckptgov.ops.reconcile import reconcile
+        from ckptgov.ops.staging import OLDER_THAN_S as STAGING_S
+
+        return reconcile(
+            governor.context,
+            tiers=tiers or None,
+            older_than_s=older_than_s,
+            staging_older_than_s=STAGING_S if given_s is None else float(given_s),
+            dry_run=dry_run,
+        )

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 from ckptgov.model.movement import FlushAnswer, FlushedCheckpoint, FlushState, RestoreAnswer
 from ckptgov.model.pacing import FlowFacts
-from ckptgov.model.usage import DuAnswer, ReconcileAnswer, TierUsage
 from ckptgov.wire import movement
-from ckptgov.wire import usage as usage_documents
 from ckptgov_cli import output
 from ckptgov_cli.exits import code_of
 from ckptgov_cli.output import size
@@ -27,8 +25,6 @@ _FLOWS = (
     "ETA",
     "WAITS FOR",
 )
-_USAGE = ("TIER", "RUN", "STATE", "COUNT", "BYTES")
-_LEFT = ("TIER", "WHAT", "PATH", "BYTES", "AGE", "FATE", "WHY")
 
 
 def flushed(answer: FlushAnswer, *, as_json: bool, quiet: bool = False) -> int:
@@ -118,74 +114,3 @@ def _flow_row(one: FlowFacts) -> list[str]:
         "-" if one.eta_s is None else f"{one.eta_s:.0f} s",
         one.waits_for or "-",
     ]
-
-
-def usage(answer: DuAnswer, *, as_json: bool) -> int:
-    """What takes room."""
-    if as_json:
-        output.emit(usage_documents.du(answer))
-        return code_of(answer.error)
-    rows = []
-    for tier in answer.tiers:
-        where = f"{tier.tier}@{tier.node}" if tier.node else tier.tier
-        rows += [
-            [where, one.run, one.state, str(one.checkpoints), size(one.bytes)]
-            for one in tier.states
-        ]
-        rows += [
-            [where, left.run or "-", left.kind.value, str(left.items), size(left.bytes)]
-            for left in tier.left
-        ]
-    output.table(_USAGE, rows)
-    for tier in answer.tiers:
-        _tier_line(tier)
-    if answer.error is not None:
-        output.complain(answer.error)
-    return code_of(answer.error)
-
-
-def _tier_line(tier: TierUsage) -> None:
-    """Totals of one tier, or why it could not be looked at."""
-    if tier.error is not None:
-        output.talk(f"{tier.tier}: could not be looked at: {tier.error.message}")
-        return
-    for what, error in tier.failures:
-        output.talk(f"{tier.tier}: {what}: {error.message}")
-    told = [f"{size(tier.checkpoint_bytes)} of checkpoints"]
-    if tier.free_bytes is not None and tier.total_bytes is not None:
-        told.append(f"{size(tier.free_bytes)} of {size(tier.total_bytes)} free")
-    if tier.quota_bytes is not None:
-        told.append(f"quota {size(tier.quota_bytes)}")
-    output.talk(f"{tier.tier} at {tier.root}: {', '.join(told)}")
-
-
-def reconciled(answer: ReconcileAnswer, *, as_json: bool, dry_run: bool) -> int:
-    """What was cleared and what was kept, with reasons."""
-    if as_json:
-        output.emit(usage_documents.reconciled(answer))
-        return code_of(answer.error)
-    rows = [
-        [
-            tier.tier,
-            one.kind.value,
-            one.path,
-            size(one.bytes),
-            f"{one.age_s / 3600:.1f} h",
-            one.fate.value,
-            one.text or one.reason.value,
-        ]
-        for tier in answer.tiers
-        for one in tier.leftovers
-    ]
-    output.table(_LEFT, rows)
-    for tier in answer.tiers:
-        for change in tier.changes:
-            before = change.before.value if change.before is not None else "unknown"
-            word = "would be recorded as" if dry_run else "recorded as"
-            output.talk(
-                f"{tier.tier}: {change.run} {change.checkpoint}: {before} {word} "
-                f"{change.after.value}"
-            )
-    if answer.error is not None:
-        output.complain(answer.error)
-    return code_of(answer.error)

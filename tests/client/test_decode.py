@@ -33,7 +33,7 @@ from ckptgov.wire import (
     usage,
 )
 from ckptgov.wire.members import Members, unescaped
-from ckptgov_cli import render, render_moving, render_tiers
+from ckptgov_cli import render, render_moving, render_tiers, render_usage
 
 Printed = tuple[int, bytes, bytes]
 
@@ -152,14 +152,14 @@ def test_a_rate_is_told_of_what_the_document_tells(same) -> None:
 
 def test_usage_and_reconciliations_print_the_same(governor, same, tmp_path) -> None:
     one = governor.du()
-    same(render_moving.usage, one, usage.du(one), decode_movement.du)
+    same(render_usage.usage, one, usage.du(one), decode_movement.du)
     (tmp_path / "lustre" / ".ckptgov-tier.json").rename(tmp_path / "away")
     gone = governor.du()
     assert gone.error is None or gone.tiers
-    same(render_moving.usage, gone, usage.du(gone), decode_movement.du)
+    same(render_usage.usage, gone, usage.du(gone), decode_movement.du)
     two = governor.reconcile([], older_than_s=0)
     back = decode_movement.reconciled
-    same(render_moving.reconciled, two, usage.reconciled(two), back, dry_run=False)
+    same(render_usage.reconciled, two, usage.reconciled(two), back, dry_run=False)
 
 
 def test_a_tier_that_could_not_be_looked_at_stays_unknown(same) -> None:
@@ -171,7 +171,7 @@ def test_a_tier_that_could_not_be_looked_at_stays_unknown(same) -> None:
         TierUsage(tier="b", node="n1", root="/b", left=left, failures=(failure,), free_bytes=1),
     )
     one = DuAnswer(tiers=tiers, error=error)
-    same(render_moving.usage, one, usage.du(one), decode_movement.du)
+    same(render_usage.usage, one, usage.du(one), decode_movement.du)
 
 
 def test_flows_print_the_same(same) -> None:

@@ -18,7 +18,7 @@ from ckptgov.model.usage import DuAnswer, LeftKind, TierUsage
 from ckptgov.ops.context import Context
 from ckptgov.ops.du import du
 from ckptgov.ops.room import room_at
-from ckptgov.planning.capacity import Bound
+from ckptgov.planning.room import Bound
 from ckptgov.storage.posix import PosixStorage
 from ckptgov.testing.builders import truncate, write_deepspeed, write_hf_trainer
 from ckptgov.wire.usage import du as document
