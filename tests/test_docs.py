@@ -14,14 +14,22 @@ from ckptgov.model.facts import Reason
 from ckptgov_cli.app import app, catalog_app, run_app_, tier_app
 from ckptgov_cli.exits import EXIT_CODES
 from ckptgov_cli.main import main
+from ckptgov_cli.planning import plans_app
+from ckptgov_cli.policies import policy_app
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 
 
+_GROUPS = (
+    *(("tier", tier_app), ("run", run_app_), ("catalog", catalog_app)),
+    *(("policy", policy_app), ("plans", plans_app)),
+)
+
+
 def commands() -> list[str]:
     named = [command.name for command in app.registered_commands if command.name]
-    for prefix, group in (("tier", tier_app), ("run", run_app_), ("catalog", catalog_app)):
+    for prefix, group in _GROUPS:
         named += [f"{prefix} {command.name}" for command in group.registered_commands]
     return sorted(named)
 

@@ -133,6 +133,10 @@ class Governor(PlanVerbs, RemovalVerbs, ClaimVerbs):
         except CkptgovError as error:
             empty = Choice(chosen=None, verdicts=())
             return LatestAnswer(run=None, choice=empty, chosen=None, error=error)
+        if asked.run is not None and self._context is not None:
+            from ckptgov.ops.questions import note_question
+
+            note_question(self._context, asked.run)
         if asked.run is not None and asked.sealed_only:
             query = replace(query, min_evidence=Evidence.DIGEST)
         return self.latest_of(asked, query, restart_id=restart_id, everything=everything)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ckptgov.model.verbs import never
+
 if TYPE_CHECKING:
+    from ckptgov.model.removal import ApplyAnswer, UndeleteAnswer
     from ckptgov.ops.context import Context
 
 
@@ -15,3 +19,27 @@ class RemovalVerbs:
     def context(self) -> Context:
         """Settings and catalog of this home."""
         raise NotImplementedError
+
+    def apply(
+        self,
+        plan_id: str | None,
+        *,
+        strict: bool = False,
+        dry_run: bool = False,
+        stop: Callable[[], bool] = never,
+    ) -> ApplyAnswer:
+        """Condemn what a plan lists, and go on with what was condemned or trashed before.
+
+        None: only the going on. ``strict``: nothing at all where one entry has changed.
+        """
+        from ckptgov.ops.apply import apply
+
+        return apply(self.context, plan_id, strict=strict, dry_run=dry_run, stop=stop)
+
+    def undelete(
+        self, target: str, *, step: int | None = None, dry_run: bool = False
+    ) -> UndeleteAnswer:
+        """Bring back what is condemned or in the trash, of a run or one of its checkpoints."""
+        from ckptgov.ops.undelete import undelete
+
+        return undelete(self.context, target, step=step, dry_run=dry_run)

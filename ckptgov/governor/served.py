@@ -19,6 +19,7 @@ from ckptgov.client.verbs import Client, open_client
 from ckptgov.errors import CkptgovError, CouldNotLook, UsageError
 from ckptgov.governor.local import Governor, Talk, open_governor
 from ckptgov.governor.placing import PlacesHere
+from ckptgov.governor.served_keeping import ServedKeeping
 from ckptgov.model.answers import ScanAnswer, VerifyAnswer
 from ckptgov.model.checkpoint import Evidence, Manifest, VerifyLevel
 from ckptgov.model.facts import CheckpointFacts, Query
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 _ELSEWHERE = "run it where the service runs, with CKPTGOV_URL unset there"
 
 
-class ServedGovernor:
+class ServedGovernor(ServedKeeping):
     """The service's verbs through ``client``; ``local`` for what lies at a path, and for bytes."""
 
     def __init__(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -16,9 +16,11 @@ from ckptgov.catalog.peek import Peek
 from ckptgov.errors import ConfigError, CouldNotLook, StorageError
 from ckptgov.model.checkpoint import Expect
 from ckptgov.model.clock import Clock
+from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import CheckpointFacts, Note
 from ckptgov.model.settings import Scope, Settings, TierSettings
 from ckptgov.ops.sighted import facts_of_sighting
+from ckptgov.ops.withheld import WithholdingLook
 from ckptgov.storage.mounts import filesystem_of
 from ckptgov.work.ask import Asked
 from ckptgov.work.author import Author
@@ -218,15 +220,41 @@ class Context:
         """Meet every place anew: the catalog was emptied, or another pass begins."""
         self._places.clear()
 
-    def look(self, place: Place, run_root: str, *, partial: bool, run: str | None) -> RunLook:
-        """A look at one run root, judged by the rules of its run."""
+    def look(
+        self,
+        place: Place,
+        run_root: str,
+        *,
+        partial: bool,
+        run: str | None,
+        withheld: Collection[str] = (),
+    ) -> RunLook:
+        """A look at one run root, judged by the rules of its run; ``withheld`` content ids are
+        not offered from it."""
         judged = look_settings(
             place, self.author.clock, clock_margin_s=self.settings.clock_margin_s
         )
-        rules = tuple(self.rules_for(run or ""))
-        return self.stack.enter_context(
-            RunLook(place, run_root, replace(judged, rules=rules), partial=partial)
+        judged = replace(judged, rules=tuple(self.rules_for(run or "")))
+        look = (
+            WithholdingLook(place, run_root, judged, partial=partial, withheld=withheld)
+            if withheld
+            else RunLook(place, run_root, judged, partial=partial)
         )
+        return self.stack.enter_context(look)
+
+    def _withheld(self, run_id: str) -> dict[str, set[str]]:
+        """By place, the content ids whose copies there are to go."""
+        known = self.whereabouts
+        if isinstance(known, Peek):
+            condemned: Iterable[tuple[str, str]] = known.condemned(run_id)
+        else:
+            going = (CopyState.CONDEMNED, CopyState.TRASHING)
+            found = self.catalog.removals.removals(run_id=run_id, states=going)
+            condemned = ((one.content_id, one.place) for one in found)
+        by_place: dict[str, set[str]] = {}
+        for content_id, place in condemned:
+            by_place.setdefault(place, set()).add(content_id)
+        return by_place
 
     def rules_for(self, run: str) -> Iterable[Expect]:
         """The declared rules whose pattern matches a run's name."""
@@ -262,11 +290,13 @@ class Context:
             node = places[place].node
         looks: list[RunLook] = []
         unreachable: list[tuple[Note, CouldNotLook]] = []
+        withheld = self._withheld(run_id)
         roots = sorted(
             self.whereabouts.roots_of(run_id), key=lambda root: _order(places[root.place], node)
         )
         for root in roots:
-            self._look_at(root, places[root.place], name, looks, unreachable)
+            going = withheld.get(root.place, ())
+            self._look_at(root, places[root.place], name, going, looks, unreachable)
         self._require_home(name, roots, looks, places, unreachable)
         return Asked(
             run=name,
@@ -283,6 +313,7 @@ class Context:
         root: RunRootFacts,
         place: PlaceFacts,
         run: str,
+        withheld: Collection[str],
         looks: list[RunLook],
         unreachable: list[tuple[Note, CouldNotLook]],
     ) -> None:
@@ -294,7 +325,9 @@ class Context:
         try:
             opened = self.place(tier)
             is_partial = tier.scope is Scope.NODE
-            looks.append(self.look(opened, root.path, partial=is_partial, run=run))
+            looks.append(
+                self.look(opened, root.path, partial=is_partial, run=run, withheld=withheld)
+            )
         except CouldNotLook as error:
             if error.kind == "malformed":
                 raise

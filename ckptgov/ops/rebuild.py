@@ -22,11 +22,15 @@ from ckptgov.model.settings import Scope, TierSettings
 from ckptgov.ops.context import CATALOG_FILE, Context
 from ckptgov.ops.record import record_look, record_run, state_of
 from ckptgov.ops.tiers import register, tier_for
+from ckptgov.ops.trashed import adopt_trash
 from ckptgov.work import addresses
 from ckptgov.work.answer import share_journal
 from ckptgov.work.locate import normal_path, open_place
 from ckptgov.work.runroots import run_roots_below
 from ckptgov.work.tier import adopt, read_identity
+
+_LEAVING = frozenset({CopyState.CONDEMNED, CopyState.TRASHING, CopyState.TRASHED})
+_NO_MANIFEST = frozenset({CopyState.LOST, CopyState.TRASHING, CopyState.TRASHED, CopyState.PURGED})
 
 
 class Rebuilt(Struct, frozen=True, kw_only=True):
@@ -175,6 +179,9 @@ def _read_run(context: Context, tier: TierSettings, run_root: str) -> str | None
     record_run(context.catalog, look, identity, at_ns)
     sightings = [look.sighting(found, Depth.STRUCTURE) for found in look.unsealed()]
     record_look(context.catalog, look, identity.run_id, at_ns=at_ns, sightings=sightings)
+    for root in context.catalog.roots_of(identity.run_id):
+        if (root.place, root.path) == (place.uuid, run_root):
+            adopt_trash(context, look, root)
     return identity.run_id
 
 
@@ -232,7 +239,7 @@ def _check_run(context: Context, catalog: Catalog, name: str, run_id: str) -> li
             state = state_of(copy.proof, copy.manifest, is_gone=look.is_gone(copy))
             differences += _compare(name, copy.manifest.name, held.state if held else None, state)
         for (content_id, at), held in known.items():
-            if at == place and content_id not in seen and held.state is not CopyState.LOST:
+            if at == place and content_id not in seen and held.state not in _NO_MANIFEST:
                 differences.append(
                     _differs(name, f"{held.name}: in the catalog, its manifest is gone")
                 )
@@ -250,6 +257,8 @@ def _compare(run: str, name: str, held: CopyState | None, seen: CopyState) -> li
         return [_differs(run, f"{name}: sealed on storage, not in the catalog")]
     if held is seen or (held is CopyState.REOPENED and seen is CopyState.SIGHTED):
         return []
+    if held in _LEAVING or (held is CopyState.PURGED and seen is CopyState.LOST):
+        return []  # decided here; storage tells it only once it was begun
     return [_differs(run, f"{name}: {held.value} in the catalog, {seen.value} on storage")]
 
 

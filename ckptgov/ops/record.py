@@ -23,6 +23,9 @@ from ckptgov.model.journal import KIND_OF, NumberedRecord
 from ckptgov.work.copyproof import CopyProof
 from ckptgov.work.look import RunLook, SealedCopy
 
+_LEAVING = frozenset({CopyState.CONDEMNED, CopyState.TRASHING, CopyState.TRASHED})
+"""States that only a removal's own steps lead on from."""
+
 
 def record_run(catalog: Catalog, look: RunLook, identity: RunIdentity, at_ns: int) -> None:
     """Register the run and where it lies at this place.
@@ -137,6 +140,8 @@ def _put_copy(
             at_ns,
         )
         return state
+    if held.state in _LEAVING:  # decided: what lies there says nothing against it
+        return held.state
     if state is CopyState.SIGHTED and held.state is not CopyState.LOST:
         state = CopyState.REOPENED
     if state is held.state:

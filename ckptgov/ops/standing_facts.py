@@ -29,12 +29,12 @@ from ckptgov.model.facts import (
 )
 from ckptgov.ops.sighted import facts_of_sighting
 from ckptgov.ops.standing_run import Site, StandingRun
+from ckptgov.ops.withheld import CONDEMNED_WORDS
 from ckptgov.planning.merge import join_places
 
 _GONE = frozenset(
     {
         CopyState.LOST,
-        CopyState.CONDEMNED,
         CopyState.TRASHING,
         CopyState.TRASHED,
         CopyState.PURGED,
@@ -48,6 +48,7 @@ _WORDS = {
     CopyState.REOPENED: (Reason.REOPENED, "changed since it was verified"),
     CopyState.CORRUPT: (Reason.CORRUPT, "its bytes differed when last compared there"),
     CopyState.UNREADABLE: (Reason.UNREADABLE, "could not be read when last looked at"),
+    CopyState.CONDEMNED: (Reason.SUPERSEDED, CONDEMNED_WORDS),
 }
 
 

@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from ckptgov.client.address import is_named
-from ckptgov.model.verbs import Admin, Launcher, Mover
+from ckptgov.model.verbs import Admin, Keeper, Launcher, Mover
 
 
-class Verbs(Launcher, Mover, Admin, Protocol):
+class Verbs(Launcher, Mover, Admin, Keeper, Protocol):
     """Everything that can be asked for, whoever answers."""
 
 

@@ -1,0 +1,293 @@
+"""Going on with removals: what is condemned and due is moved aside, what lay there long is purged.
+
+Storage is touched while no transaction is open and nothing of the catalog is held. Every step can
+be done again: a process that was killed, or stopped for hours, leaves what the next one goes on
+from. What one step does is written down by compare-and-set, so that of several at work one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+
+from ckptgov.catalog.facts import RunRootFacts
+from ckptgov.errors import (
+    CkptgovError,
+    CouldNotLook,
+    Interrupted,
+    LeaseLost,
+    RefusedBySafety,
+    StaleState,
+    StorageError,
+)
+from ckptgov.model.checkpoint import digits_of
+from ckptgov.model.copies import CopyState
+from ckptgov.model.removal import RemovalStep, Went
+from ckptgov.model.retention import Action, Removal
+from ckptgov.ops.copy_lease import copy_lease
+from ckptgov.ops.record import record_look
+from ckptgov.ops.removal_guard import catch_up, guard_of, looked_around
+from ckptgov.ops.removing import Removing, bury, require_same
+from ckptgov.work.look import RunLook
+from ckptgov.work.remove import Trashed, measure, move_aside, purge
+from ckptgov.work.runstore import store_at
+from ckptgov.work.tier import Place
+
+_STATES = (CopyState.TRASHED, CopyState.TRASHING, CopyState.CONDEMNED)
+"""What frees room soonest goes first."""
+_ANOTHER = "another process is at work on it"
+
+
+def key_of(step: RemovalStep) -> tuple[str, str, str]:
+    """Which copy a step is about: run, content id, place."""
+    return step.run, step.content_id, step.place
+
+
+def go_on(removing: Removing, *, without: frozenset[tuple[str, str, str]]) -> Iterator[RemovalStep]:
+    """Every removal as far as it can go now; ``without``: those told of already."""
+    now_ns = removing.context.catalog.now_ns()
+    caught_up: set[str] = set()
+    for removal in in_order(removing.context.catalog.removals.removals(states=_STATES)):
+        name = removing.run(removal.run_id).identity.name
+        if (name, removal.content_id, removal.place) in without:
+            continue
+        if (why := _why_not_yet(removing, removal, now_ns)) is not None:
+            yield removing.step_of(removal, Went.WAITING, why, due_at_ns=removal.due_at_ns)
+        elif removing.stop():
+            yield removing.step_of(removal, Went.WAITING, "told to stop")
+        elif removing.dry_run:
+            yield removing.step_of(removal, Went.WOULD, _would(removal))
+        else:
+            yield carry_on(removing, removal, caught_up)
+
+
+def in_order(removals: Iterable[Removal]) -> list[Removal]:
+    """As they are gone on with: purges first, then half-moved ones; the longest due first."""
+    return sorted(
+        removals,
+        key=lambda one: (
+            _STATES.index(one.state),
+            one.due_at_ns,
+            one.run_id,
+            one.place,
+            one.content_id,
+        ),
+    )
+
+
+def _why_not_yet(removing: Removing, removal: Removal, now_ns: int) -> str | None:
+    facts = removing.place_facts(removal.place)
+    if removal.state is not CopyState.TRASHING and removal.due_at_ns > now_ns:
+        is_condemned = removal.state is CopyState.CONDEMNED
+        return "condemned; its grace is not over" if is_condemned else "in the trash; not yet due"
+    if not removing.is_here(removal.place) and facts.is_current:
+        return f"due, and waits for the agent of node {facts.node}"
+    return None
+
+
+def _would(removal: Removal) -> str:
+    match removal.state:
+        case CopyState.TRASHED:
+            return "would be purged: its time in the trash is over"
+        case CopyState.TRASHING:
+            return "would be moved to the trash: that was begun before"
+        case _:
+            return "would be moved to the trash: its grace is over"
+
+
+def carry_on(removing: Removing, removal: Removal, caught_up: set[str]) -> RemovalStep:
+    """One removal, as far as it can go now. Never raises: what resists is noted and told."""
+    try:
+        if not removing.place_facts(removal.place).is_current:
+            return _forget(removing, removal)
+        if removal.state is CopyState.TRASHED:
+            return _purge_due(removing, removal)
+        with _at(removing, removal) as (place, look):
+            if removal.state is CopyState.CONDEMNED:
+                begun = _begin(removing, removal, look, caught_up)
+                if isinstance(begun, RemovalStep):
+                    return begun
+                removal = begun
+            with copy_lease(removing.context, removal.content_id, removal.place):
+                require_same(removing.context, removal)
+                return _move(removing, removal, place, look)
+    except LeaseLost:  # or a state that another one changed: whoever did it goes on
+        return removing.step_of(removal, Went.WAITING, _ANOTHER)
+    except Interrupted:
+        return removing.step_of(removal, Went.WAITING, "told to stop")
+    except RefusedBySafety as error:
+        return removing.step_of(removal, Went.PROTECTED, error.message, bytes_=0, files=0)
+    except CkptgovError as error:
+        return resisted(removing, removal, error)
+
+
+def resisted(removing: Removing, removal: Removal, error: CkptgovError) -> RemovalStep:
+    """Note that storage did not let go of a copy."""
+    removing.errors.append(error)
+    with suppress(CkptgovError):
+        removing.context.catalog.removals.resisted(
+            removal.run_id, removal.content_id, removal.place, error.message
+        )
+    return removing.step_of(removal, Went.RESISTED, error.message, bytes_=0, files=0)
+
+
+def _forget(removing: Removing, removal: Removal) -> RemovalStep:
+    """The disk it lay on was replaced by another: there is nothing to remove any more."""
+    catalog = removing.context.catalog
+    if removal.state is CopyState.CONDEMNED:
+        catalog.transition(
+            removal.run_id,
+            removal.content_id,
+            removal.place,
+            expected=CopyState.CONDEMNED,
+            to=CopyState.LOST,
+            at_ns=removing.context.author.clock.now_ns(),
+        )
+    else:
+        catalog.removals.purged(removal.run_id, removal.content_id, removal.place)
+    text = "the disk it lay on was replaced; nothing was touched"
+    return removing.step_of(removal, Went.PURGED, text, bytes_=0, files=0)
+
+
+def _purge_due(removing: Removing, removal: Removal) -> RemovalStep:
+    with copy_lease(removing.context, removal.content_id, removal.place):
+        require_same(removing.context, removal)
+        return purge_now(removing, removal, "its time in the trash is over")
+
+
+def _begin(
+    removing: Removing, removal: Removal, look: RunLook, caught_up: set[str]
+) -> Removal | RemovalStep:
+    """From deciding to doing, unless something speaks against it by now."""
+    try:
+        measure(look.place, look, removal.content_id)
+    except StaleState as error:
+        return came_back_changed(removing, removal, look, error)
+    context, name = removing.context, removing.run(removal.run_id).identity.name
+    if name not in caught_up:
+        catch_up(context, name)
+        caught_up.add(name)
+    seen = looked_around(context, name)
+    guarded = removing.guarded(removal.run_id, is_deletion=removing.is_deletion(removal.plan_id))
+    with context.catalog.transaction():
+        guard = guard_of(context, guarded, seen)
+        return context.catalog.removals.begin(
+            removal.run_id, removal.content_id, removal.place, guard
+        )
+
+
+def came_back_changed(
+    removing: Removing, removal: Removal, look: RunLook, error: StaleState
+) -> RemovalStep:
+    """What was condemned is not what lies there now: the decision is undone, nothing is touched."""
+    context = removing.context
+    context.catalog.removals.undo(removal.run_id, removal.content_id, removal.place)
+    look.refresh()
+    at_ns = context.author.clock.now_ns()
+    record_look(context.catalog, look, removal.run_id, at_ns=at_ns, sightings=None)
+    text = f"{error.message}; it is no longer condemned"
+    return removing.step_of(removal, Went.CHANGED, text, bytes_=0, files=0)
+
+
+def _move(removing: Removing, removal: Removal, place: Place, look: RunLook) -> RemovalStep:
+    """Move a copy aside, or the rest of it; one that others keep is purged at once."""
+    catalog = removing.context.catalog
+    try:
+        trashed = move_aside(
+            place,
+            look,
+            removal.content_id,
+            now_ns=catalog.now_ns(),
+            tombstone=lambda: bury(removing, removal, look),
+            stop=removing.stop,
+        )
+    except StaleState as error:
+        return _left_alone(removing, removal, error)
+    if trashed.left:
+        return resisted(removing, removal, _still_there(trashed.left))
+    moved = catalog.removals.moved(
+        removal.run_id, removal.content_id, removal.place, trash=trashed.trash
+    )
+    if skips_trash(moved, trashed):
+        return purge_now(removing, moved, "other copies of it stay")
+    text = "; ".join((f"moved to {trashed.trash}", *_beside(trashed)))
+    return removing.step_of(
+        moved,
+        Went.TRASHED,
+        text,
+        bytes_=trashed.moved_bytes,
+        files=trashed.moved_files,
+        due_at_ns=moved.due_at_ns,
+    )
+
+
+def skips_trash(removal: Removal, trashed: Trashed) -> bool:
+    """Whether nothing lies in the trash that is nowhere else."""
+    return removal.trash_s <= 0 or (removal.action is Action.EVICT and not trashed.extras)
+
+
+def _beside(trashed: Trashed) -> Iterator[str]:
+    """What else came of the move."""
+    if trashed.extras:
+        count = len(trashed.extras)
+        yield f"with {count} file{'s' if count != 1 else ''} beside it, first {trashed.extras[0]}"
+    for link in trashed.dangling:
+        yield f"{link} leads nowhere now"
+    if trashed.note:
+        yield trashed.note
+
+
+def _left_alone(removing: Removing, removal: Removal, error: StaleState) -> RemovalStep:
+    """Another thing has its place by now: it is left alone, and the removal is over."""
+    removing.context.catalog.removals.purged(removal.run_id, removal.content_id, removal.place)
+    text = f"{error.message}; it was left alone"
+    return removing.step_of(removal, Went.CHANGED, text, bytes_=0, files=0)
+
+
+def purge_now(removing: Removing, removal: Removal, why: str) -> RemovalStep:
+    """Remove what lies in the trash for good."""
+    place = removing.place(removal.place)
+    store = removing.store(root_of(removing, removal, place), place)
+    with removing.paced(place, f"purge {removal.name}") as paced:
+        purged = purge(paced, store, removal.content_id, removal.trash, stop=removing.stop)
+    if purged.left:
+        return resisted(removing, removal, _still_there(purged.left))
+    removing.context.catalog.removals.purged(removal.run_id, removal.content_id, removal.place)
+    return removing.step_of(
+        removal, Went.PURGED, f"purged: {why}", bytes_=purged.bytes, files=purged.files
+    )
+
+
+def _still_there(left: tuple[str, ...]) -> StorageError:
+    more = f", and {len(left) - 1} more" if len(left) > 1 else ""
+    return StorageError(f"{left[0]} did not go{more}; it is tried again")
+
+
+@contextmanager
+def _at(removing: Removing, removal: Removal) -> Iterator[tuple[Place, RunLook]]:
+    """The place of a removal, paced, and a look at the run root that holds it."""
+    place = removing.place(removal.place)
+    look = removing.look(root_of(removing, removal, place), place)
+    with removing.paced(place, f"remove {removal.name}") as paced:
+        yield paced, look
+
+
+def root_of(removing: Removing, removal: Removal, place: Place) -> RunRootFacts:
+    """The run root at a place that holds a copy, or its trash.
+
+    Raises:
+        CouldNotLook: the run is not known to lie there.
+    """
+    roots = removing.roots(removal.run_id, removal.place)
+    if not roots:
+        raise CouldNotLook(f"{place.root}: where run {removal.run_id} lies there is not known")
+    if len(roots) == 1:
+        return roots[0]
+    digits = digits_of(removal.content_id)[:16]
+    for root in roots:
+        if removal.trash and removal.trash.startswith(f"{root.sidecar}/"):
+            return root
+        stored = store_at(place.storage, root.path).manifests()
+        if any(one.content_prefix == digits for one in stored):
+            return root
+    return roots[0]

@@ -1,0 +1,117 @@
+"""Plans in the catalog: kept, found by their beginning, listed, approved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from ckptgov.errors import Ambiguous, RefusedBySafety, StaleState, UsageError
+from ckptgov.model.retention import Plan, PlanState, StoredPlan
+from ckptgov.ops.context import Context
+
+STANDING = (PlanState.PROPOSED, PlanState.WAITING, PlanState.APPROVED)
+"""States in which a plan may yet be carried out."""
+MOST_STANDING = 100
+_PREFIX = "sha256:"
+
+
+def keep(context: Context, made: Plan, *, state: PlanState, scope: str) -> StoredPlan:
+    """Store a plan, or find the one that stands and decides the same."""
+    book = context.catalog.plans
+    standing = book.plans(states=STANDING, limit=MOST_STANDING)
+    refused = book.plans(states=[PlanState.REFUSED], limit=1)
+    whole = [book.plan(one.plan.plan_id) for one in refused]
+    for known in (*standing, *whole):
+        if known is None or _decision(known.plan) != _decision(made):
+            continue
+        if known.note == scope or known.state is PlanState.APPROVED:
+            return known
+    replaced = [
+        one.plan.plan_id
+        for one in standing
+        if one.note == scope and one.state is not PlanState.APPROVED
+    ]
+    return book.put(made, state=state, by=context.author.by, note=scope, replaces=replaced)
+
+
+def _decision(made: Plan) -> tuple[object, ...]:
+    """What makes two plans one: not when they were made, nor how full the tiers were then."""
+    entries = tuple(
+        (one.run_id, one.content_id, one.place, one.action, tuple(why.reason for why in one.why))
+        for one in made.entries
+    )
+    failed = tuple(name for name, _why in made.failures)
+    return made.policies, entries, made.refusals, failed
+
+
+def state_of(made: Plan) -> PlanState:
+    """Where a plan begins: what nothing lifts refuses it, a cap makes it wait."""
+    if any(not one.is_cap for one in made.refusals):
+        return PlanState.REFUSED
+    return PlanState.WAITING if made.refusals else PlanState.PROPOSED
+
+
+def plans(
+    context: Context, *, states: Sequence[PlanState] | None = None, limit: int = 20
+) -> tuple[StoredPlan, ...]:
+    """Stored plans, newest first; without entries of those that are over."""
+    return context.catalog.plans.plans(states=states, limit=limit)
+
+
+def stored_plan(context: Context, plan_id: str) -> StoredPlan:
+    """One stored plan, whole, by its id or a beginning of it, with or without ``sha256:``.
+
+    Raises:
+        UsageError: no plan begins so.
+        Ambiguous: several do.
+    """
+    wanted = plan_id.removeprefix(_PREFIX)
+    found = context.catalog.plans.find(f"{_PREFIX}{wanted}") if wanted else ()
+    if len(found) > 1:
+        raise Ambiguous(f"{len(found)} plans begin with {plan_id!r}", hint="write more of its id")
+    stored = context.catalog.plans.plan(found[0]) if found else None
+    if stored is None:
+        raise UsageError(
+            f"no plan {plan_id!r} is stored", hint="'ckptgov plans' lists those there are"
+        )
+    return stored
+
+
+def approve(context: Context, plan_id: str, *, reason: str, dry_run: bool = False) -> StoredPlan:
+    """Let a plan that goes beyond a cap be applied; who and why is kept with it.
+
+    Raises:
+        UsageError: there is no such plan, it needs no approval, or no reason is given.
+        RefusedBySafety: what speaks against it cannot be lifted.
+        StaleState: it is over already, or was replaced.
+    """
+    if not reason.strip():
+        raise UsageError("a plan is approved with a reason")
+    stored = stored_plan(context, plan_id)
+    lasting = [one.text for one in stored.plan.refusals if not one.is_cap]
+    if stored.state is PlanState.REFUSED or lasting:
+        said = lasting[0] if lasting else stored.note
+        raise RefusedBySafety(
+            f"the plan cannot be approved: {said}",
+            hint="change the policy, or the runs it is about, and make a new plan",
+        )
+    if stored.state in (PlanState.PROPOSED, PlanState.APPROVED):
+        raise UsageError(
+            f"the plan is {stored.state.value}: it needs no approval",
+            hint="'ckptgov apply PLAN' carries it out",
+        )
+    if stored.state is not PlanState.WAITING:
+        raise StaleState(
+            f"the plan is {stored.state.value} already", hint="'ckptgov plan' makes a new one"
+        )
+    by = context.author.by
+    if dry_run:
+        return replace(stored, state=PlanState.APPROVED, by=by, note=reason)
+    return context.catalog.plans.set_state(
+        stored.plan.plan_id,
+        expected=PlanState.WAITING,
+        to=PlanState.APPROVED,
+        by=by,
+        note=reason,
+    )
