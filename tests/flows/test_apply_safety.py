@@ -409,7 +409,7 @@ class TestCopiesThatStay:
         cli.done("apply", plan())
         time_is_over()
         cli.done("apply")
-        cli.done("restore", "hf", "--step", "200", "--to", run / "checkpoint-200")
+        cli.done("restore", "hf", "--step", "200", "--to", run)
         cli.done("scan")
         told = cli.json("list", "hf").json["checkpoints"]
         (one,) = [each for each in told if each["step"] == 200]
