@@ -142,7 +142,8 @@ class TestHold:
         cli.done("tier", "budget", "lustre", "--write", "1kB/s")
         process = spawn("flush", "run", "--json")
         held = run / ".ckptgov/held"
-        until(process, lambda: list(held.rglob(".metadata")))
+        whole = {path.name for path in (run / "step_500").iterdir()}
+        until(process, lambda: whole <= {path.name for path in held.rglob("*")})
         process.kill()
         process.communicate()
         shutil.rmtree(run / "step_500")
