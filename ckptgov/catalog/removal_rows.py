@@ -12,14 +12,11 @@ from ckptgov.catalog.removal_tables import RemovalRow
 from ckptgov.catalog.rows import decoded
 from ckptgov.catalog.tables import CopyRow
 from ckptgov.errors import RefusedBySafety, StaleState
-from ckptgov.model.copies import CopyState
+from ckptgov.model.copies import LEAVING, REMOVED, CopyState
 from ckptgov.model.retention import Action, Removal
 
 Key = tuple[str, str, str]
 """Of a copy: run, content id, place."""
-
-ON_THE_WAY = frozenset({CopyState.CONDEMNED, CopyState.TRASHING, CopyState.TRASHED})
-"""States of a copy that has a removal."""
 
 _OF_COPY = (
     col(CopyRow.run_id) == col(RemovalRow.run_id),
@@ -111,7 +108,7 @@ def check_own(state: CopyState) -> None:
     Raises:
         RefusedBySafety: the state is one that only a removal brings a copy to.
     """
-    if state in ON_THE_WAY or state is CopyState.PURGED:
+    if state in REMOVED:
         raise RefusedBySafety(f"only a removal makes a copy {state.value}")
 
 
@@ -124,7 +121,7 @@ def let_go(connection: Connection, key: Key, *, expected: CopyState, to: CopySta
     Raises:
         StaleState: it is being removed.
     """
-    if expected not in ON_THE_WAY:
+    if expected not in LEAVING:
         return
     if (expected, to) == (CopyState.CONDEMNED, CopyState.LOST):
         drop(connection, key)

@@ -20,11 +20,8 @@ from ckptgov.catalog.guards import Doomed, Going, Guard
 from ckptgov.catalog.removal_rows import Key
 from ckptgov.errors import RefusedBySafety, StaleState
 from ckptgov.model.checkpoint import Evidence
-from ckptgov.model.copies import CopyState
+from ckptgov.model.copies import BEGUN, GONE, CopyState
 from ckptgov.model.retention import Removal
-
-_REFILLED = frozenset({CopyState.TRASHING, CopyState.TRASHED})
-_NOTHING_STANDS = frozenset({CopyState.LOST, CopyState.PURGED, *_REFILLED})
 
 
 class RemovalBook:
@@ -119,7 +116,7 @@ class RemovalBook:
         key = (run_id, content_id, place)
         with self._database.write() as connection:
             now_ns = self._database.now_ns(connection)
-            one = _known(connection, key, _REFILLED)
+            one = _known(connection, key, BEGUN)
             removal_rows.drop(connection, key)
             _move(connection, key, one.state, CopyState.PURGED, now_ns)
 
@@ -175,13 +172,13 @@ class RemovalBook:
             StaleState: a copy stands at the place.
             ValueError: it is neither in the trash nor on its way.
         """
-        if removal.state not in _REFILLED:
+        if removal.state not in BEGUN:
             raise ValueError(f"what is {removal.state} lies in no trash")
         key = (removal.run_id, removal.content_id, removal.place)
         with self._database.write() as connection:
             now_ns = self._database.now_ns(connection)
             held = _copy(connection, key)
-            if held is not None and held.state not in _NOTHING_STANDS:
+            if held is not None and held.state not in GONE:
                 raise StaleState(
                     f"a copy of {removal.content_id} stands at place {removal.place} "
                     f"({held.state.value})"

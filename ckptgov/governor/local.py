@@ -29,7 +29,6 @@ from ckptgov.model.answers import (
 from ckptgov.model.checkpoint import Evidence, Manifest, VerifyLevel
 from ckptgov.model.clock import Clock, SystemClock
 from ckptgov.model.facts import Choice, Query
-from ckptgov.model.journal import Record, RestoreOutcome
 from ckptgov.model.settings import Settings
 from ckptgov.work import ask
 from ckptgov.work.addresses import is_url
@@ -90,7 +89,7 @@ class Governor(PlanVerbs, RemovalVerbs, ClaimVerbs):
         self._progress = progress
         self._environ = environ
         self._clock = clock
-        self._talk = talk
+        self.talk = talk
         self._stack = stack
         self._context: Context | None = None
 
@@ -106,7 +105,7 @@ class Governor(PlanVerbs, RemovalVerbs, ClaimVerbs):
             self._context = Context(
                 settings=settings,
                 author=self.author,
-                talk=self._talk,
+                talk=self.talk,
                 progress=self._progress,
                 stack=self._stack,
             )
@@ -208,7 +207,7 @@ class Governor(PlanVerbs, RemovalVerbs, ClaimVerbs):
             hardlink=hardlink,
             dry_run=dry_run,
         )
-        if not self._has_catalog():  # no arbiter to ask, and none is made for a restore
+        if not self.has_catalog():  # no arbiter to ask, and none is made for a restore
             return restore(self.context, asked, request, stop=stop)
         from ckptgov.ops.moving import known_rate, restoring
 
@@ -230,7 +229,7 @@ class Governor(PlanVerbs, RemovalVerbs, ClaimVerbs):
         sealed_only: bool = False,
     ) -> ask.Asked:
         """The run or directory a person named, ready to be looked at."""
-        if is_run_name(target) and self._has_catalog():
+        if is_run_name(target) and self.has_catalog():
             by_name = self.context.asked(target, node=node, place=place, sealed_only=sealed_only)
             if by_name is not None:
                 return by_name
@@ -281,7 +280,7 @@ class Governor(PlanVerbs, RemovalVerbs, ClaimVerbs):
 
     def verify(self, target: str, *, level: VerifyLevel, dry_run: bool = False) -> VerifyAnswer:
         """Compare a run, a directory or one checkpoint again; what is found is written down."""
-        if not self._has_catalog():  # nothing to record in, and SQL costs more than most reading
+        if not self.has_catalog():  # nothing to record in, and SQL costs more than most reading
             return self._verify_uncatalogued(target, level=level, dry_run=dry_run)
         from ckptgov.ops.verify import verify
 
@@ -456,80 +455,8 @@ class Governor(PlanVerbs, RemovalVerbs, ClaimVerbs):
 
         return du(self.context, run=run, tier=tier)
 
-    def mark_bad(
-        self,
-        target: str,
-        *,
-        step: int | None,
-        from_step: int | None,
-        until_step: int | None,
-        reason: str,
-        undo: bool = False,
-        dry_run: bool = False,
-    ) -> Record:
-        """Say that a checkpoint or a range of steps must not be offered (or may be again)."""
-        from ckptgov.ops.history import mark_bad, run_id_for
-
-        asked = self.asked(target)
-        record = mark_bad(
-            asked,
-            self.author,
-            run_id=run_id_for(asked, self.author, dry_run=dry_run),
-            step=step,
-            from_step=from_step,
-            until_step=until_step,
-            reason=reason,
-            undo=undo,
-        )
-        return self._written(asked, record, dry_run=dry_run)
-
-    def rollback(
-        self, target: str, *, to_step: int, reason: str | None = None, dry_run: bool = False
-    ) -> Record:
-        """Open a new line at a step: nothing above it in older lines is offered any more."""
-        from ckptgov.ops.history import rollback, run_id_for
-
-        asked = self.asked(target)
-        run_id = run_id_for(asked, self.author, dry_run=dry_run)
-        record = rollback(asked, self.author, run_id=run_id, to_step=to_step, reason=reason)
-        return self._written(asked, record, dry_run=dry_run)
-
-    def report(
-        self,
-        target: str,
-        *,
-        restart_id: str,
-        outcome: RestoreOutcome,
-        epoch: int | None = None,
-        reason: str | None = None,
-        dry_run: bool = False,
-    ) -> Record:
-        """Tell what became of the start that a restart id was given."""
-        from ckptgov.ops.history import report, run_id_for
-
-        asked = self.asked(target)
-        record = report(
-            asked,
-            self.author,
-            run_id=run_id_for(asked, self.author, dry_run=dry_run),
-            restart_id=restart_id,
-            outcome=outcome,
-            epoch=epoch,
-            reason=reason,
-        )
-        return self._written(asked, record, dry_run=dry_run)
-
-    def _written(self, asked: ask.Asked, record: Record, *, dry_run: bool) -> Record:
-        from ckptgov.ops.history import append_everywhere, mirror
-
-        if dry_run:
-            return record
-        number = append_everywhere(asked, record, self._talk)
-        if self._has_catalog():
-            mirror(self.context.catalog, record.stamp.run_id, number, record)
-        return record
-
-    def _has_catalog(self) -> bool:
+    def has_catalog(self) -> bool:
+        """Whether this home has a catalog: nothing is made for a question."""
         from ckptgov.config.home import config_path, home_dir
 
         home = home_dir(self._environ)

@@ -37,3 +37,12 @@ TRANSITIONS: dict[CopyState, frozenset[CopyState]] = {
     _S.TRASHED: frozenset({_S.REOPENED, _S.PURGED}),
     _S.PURGED: frozenset({_S.SIGHTED, _S.VERIFIED}),
 }
+
+BEGUN: frozenset[CopyState] = frozenset({_S.TRASHING, _S.TRASHED})
+"""Its files are moved aside, or about to be: only its removal, or an undelete, leads on."""
+LEAVING: frozenset[CopyState] = BEGUN | {_S.CONDEMNED}
+"""On its way out, which can still be undone."""
+REMOVED: frozenset[CopyState] = LEAVING | {_S.PURGED}
+"""Taken away by decision, or about to be."""
+GONE: frozenset[CopyState] = BEGUN | {_S.LOST, _S.PURGED}
+"""Nothing of it stands in its place, or not for long."""

@@ -7,7 +7,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from ckptgov.errors import CkptgovError
-from ckptgov.model.copies import CopyState
+from ckptgov.model.copies import BEGUN, CopyState
 from ckptgov.model.retention import RunLife
 
 UNSEALED = "unsealed"
@@ -95,7 +95,7 @@ class TierUsage(Struct, frozen=True, kw_only=True):
     @property
     def checkpoint_bytes(self) -> int:
         """Bytes of checkpoints, sealed or not, that nobody is removing; condemned ones count."""
-        return sum(one.bytes for one in self.states if one.state not in _ON_THEIR_WAY_OUT)
+        return sum(one.bytes for one in self.states if one.state not in BEGUN)
 
     @property
     def condemned_bytes(self) -> int:
@@ -105,15 +105,12 @@ class TierUsage(Struct, frozen=True, kw_only=True):
     @property
     def trash_bytes(self) -> int:
         """Bytes that a purge will free: moved aside, or waiting in their place for it."""
-        waiting = sum(one.bytes for one in self.states if one.state in _ON_THEIR_WAY_OUT)
+        waiting = sum(one.bytes for one in self.states if one.state in BEGUN)
         return waiting + self.left_bytes(LeftKind.TRASH)
 
     def left_bytes(self, kind: LeftKind) -> int:
         """Bytes of one kind of left-overs."""
         return sum(one.bytes for one in self.left if one.kind is kind)
-
-
-_ON_THEIR_WAY_OUT = frozenset({CopyState.TRASHING.value, CopyState.TRASHED.value})
 
 
 class RunUsage(Struct, frozen=True, kw_only=True):

@@ -25,6 +25,7 @@ from ckptgov.ops.removal_guard import catch_up, guard_of, looked_around
 from ckptgov.ops.removing import Removing, Stop
 from ckptgov.ops.retention_places import SeenPlaces
 from ckptgov.ops.stored_plans import stored_plan
+from ckptgov.wire.plans import refusal_of, short_id
 
 _APPLICABLE = frozenset({PlanState.PROPOSED, PlanState.APPROVED})
 _DIFFERENT = frozenset({Went.CHANGED, Went.PROTECTED, Went.RESISTED})
@@ -104,23 +105,14 @@ def _require_applicable(context: Context, stored: StoredPlan) -> None:
         RefusedBySafety: with what can be done about it.
     """
     plan = stored.plan
-    lasting = [one for one in plan.refusals if not one.is_cap]
-    if lasting:
-        raise RefusedBySafety(
-            f"the plan must not be applied: {lasting[0].text}",
-            hint="nothing lifts this; change the policy, or the runs it is about",
-        )
-    if stored.state is PlanState.WAITING or (stored.state is PlanState.PROPOSED and plan.refusals):
-        raise RefusedBySafety(
-            f"the plan waits for a person: {plan.refusals[0].text if plan.refusals else ''}",
-            hint=f"'ckptgov plans approve {_short(plan.plan_id)} --reason TEXT' lets it go",
-        )
+    if (refusal := refusal_of(stored)) is not None:
+        raise refusal
     if stored.state not in _APPLICABLE:
         hint = "'ckptgov plan' makes a new one"
         if stored.state is PlanState.APPLIED:
             hint = "'ckptgov apply' alone goes on with what it condemned"
         raise RefusedBySafety(
-            f"plan {_short(plan.plan_id)} is {stored.state.value} already (by {stored.by})",
+            f"plan {short_id(plan.plan_id)} is {stored.state.value} already (by {stored.by})",
             hint=hint,
         )
     require_same_policies(context, plan)
@@ -232,7 +224,7 @@ def _already(removing: Removing, entry: PlanEntry, plan_id: str) -> RemovalStep 
     held = next((one for one in found if one.content_id == entry.content_id), None)
     if held is None:
         return None
-    by = "this plan" if held.plan_id == plan_id else f"plan {_short(held.plan_id)}"
+    by = "this plan" if held.plan_id == plan_id else f"plan {short_id(held.plan_id)}"
     return told(entry, Went.WAITING, f"{held.state.value} by {by} already", held.due_at_ns)
 
 
@@ -325,10 +317,6 @@ def _mark_applied(context: Context, stored: StoredPlan) -> None:
 
 def _words(entry: PlanEntry) -> str:
     return "; ".join(one.text for one in entry.why)
-
-
-def _short(plan_id: str) -> str:
-    return plan_id.removeprefix("sha256:")[:12]
 
 
 def told(entry: PlanEntry, went: Went, text: str, due_at_ns: int | None = None) -> RemovalStep:

@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from ckptgov.catalog.facts import PlaceFacts
 from ckptgov.errors import CkptgovError, CouldNotLook, StorageError
+from ckptgov.model.copies import LEAVING
 from ckptgov.model.settings import TierSettings
 from ckptgov.ops.context import Context
-from ckptgov.ops.placed import GOING, placed
+from ckptgov.ops.placed import placed
 from ckptgov.planning.growth import SPAN_NS, Growth, Sample, growth
 from ckptgov.work.tier import Place
 
@@ -166,7 +167,7 @@ def held_of(context: Context, run_ids: Sequence[str], tier: str) -> tuple[int, i
     size = files = 0
     for run_id in run_ids:
         for one in placed(context, run_id, places):
-            if one.copy.state not in GOING:
+            if one.copy.state not in LEAVING:
                 size, files = size + one.bytes, files + one.files
     return size, files
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import Struct
 
 from ckptgov.errors import CkptgovError, LeaseLost, NoneRestorable, UnknownRun, UsageError
-from ckptgov.model.copies import CopyState
+from ckptgov.model.copies import GONE
 from ckptgov.model.journal import NumberedRecord, Pin, Record, Unpin
 from ckptgov.planning.flushable import standing_pins
 from ckptgov.planning.lines import Lines
@@ -29,8 +29,6 @@ LEASE: Final = "lease:"
 
 READ_TTL_S: Final = 60.0
 READ_RENEW_S: Final = 15.0
-AWAY: Final = frozenset({CopyState.LOST, CopyState.TRASHING, CopyState.TRASHED, CopyState.PURGED})
-"""States of copies of which nothing stands in its place, or not for long."""
 
 _EVER_NS = -1  # a time at which none has run out
 _LONGEST_NAME = 200
@@ -147,7 +145,7 @@ def follow(catalog: Catalog, record: Record) -> None:
                 ttl_s=(record.until_ns - record.stamp.at_ns) / 1e9,
             )
         placed = catalog.copies_of(run_id, [record.content_id])[record.content_id]
-        if placed and all(one.state in AWAY for one in placed):  # looked for once it is claimed
+        if placed and all(one.state in GONE for one in placed):  # looked for once it is claimed
             raise NoneRestorable(
                 "the checkpoint is being removed", hint="'ckptgov undelete' may bring it back"
             )

@@ -12,9 +12,6 @@ from ckptgov.model.copies import CopyState
 from ckptgov.ops.context import Context
 from ckptgov.ops.standing import pages
 
-GOING = frozenset({CopyState.CONDEMNED, CopyState.TRASHING, CopyState.TRASHED})
-"""States of copies that are on their way out."""
-
 _TAKES_NOTHING = frozenset({CopyState.LOST, CopyState.PURGED})
 
 

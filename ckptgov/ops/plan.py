@@ -10,6 +10,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from ckptgov.errors import CouldNotLook
+from ckptgov.model.planned import Kept, PlanAnswer
 from ckptgov.model.retention import (
     CheckpointVerdict,
     CopyVerdict,
@@ -25,7 +26,6 @@ from ckptgov.ops.plan_making import LIMITS_LEFT_OUT, Making, is_forced
 from ckptgov.ops.retention_facts import run_named
 from ckptgov.ops.stored_plans import MOST_STANDING, STANDING, keep, state_of
 from ckptgov.planning.retention import decide
-from ckptgov.wire.plans import Kept, PlanAnswer
 
 
 def plan(

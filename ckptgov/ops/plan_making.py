@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from ckptgov.catalog.facts import RunFacts
 from ckptgov.config.policies import policy_for
 from ckptgov.errors import CkptgovError
+from ckptgov.model.planned import Kept
 from ckptgov.model.policy import Lifecycle, Policy
 from ckptgov.model.retention import (
     DropReason,
@@ -30,9 +31,8 @@ from ckptgov.ops.policies import policies_in_force, policy_from, tags_of
 from ckptgov.ops.retention_facts import RetentionFacts, run_named, wanted_by
 from ckptgov.ops.run_usage import run_usage
 from ckptgov.planning.capacity_facts import Fill
-from ckptgov.planning.retention import decide
+from ckptgov.planning.retention import Decided, decide, verdict_of
 from ckptgov.planning.retention_plan import Unjudged, plan_of, with_id
-from ckptgov.wire.plans import Kept
 
 LIMITS_LEFT_OUT: Final = "limits of tiers are judged over all runs together: 'ckptgov plan' does"
 _ROUNDS = 8
@@ -95,12 +95,14 @@ class Making:
             now_ns=self.now_ns,
             change_seq=self._change_seq,
             verify_max_age_s=self._context.settings.verify_max_age_s,
+            judged=self._tell,
         )
 
-    def _tell(self, facts: RunToKeep, policy: Policy) -> None:
-        verdict = self._decided(facts, policy)
+    def _tell(self, decided: Decided) -> None:
+        verdict = verdict_of(decided)
         self._tally.add(verdict)
-        is_retired_by_rule = verdict.life is RunLife.RETIRED and facts.retired_at_ns is None
+        is_retired = verdict.life is RunLife.RETIRED
+        is_retired_by_rule = is_retired and decided.run.retired_at_ns is None
         if verdict.life is RunLife.DEAD or is_retired_by_rule:
             self._quiet.append(verdict.run)
 
@@ -123,7 +125,6 @@ class Making:
                 self.errors[name] = error
                 yield Unjudged(run=name, why=error.message)
                 continue
-            self._tell(facts, policy)
             yield facts, policy
 
     def _named(self) -> Sequence[RunFacts]:

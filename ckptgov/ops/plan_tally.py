@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ckptgov.model.planned import Kept
 from ckptgov.model.retention import CopyVerdict, KeepReason, PlanEntry, RunVerdict
-from ckptgov.wire.plans import Kept
 
 _PROTECTING = (
     KeepReason.NOT_VERIFIED,

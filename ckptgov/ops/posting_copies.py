@@ -9,11 +9,10 @@ from ckptgov.catalog.catalog import Catalog
 from ckptgov.catalog.facts import PlacedCopy, SealedFacts
 from ckptgov.errors import Malformed
 from ckptgov.manifest.forms.manifests import decode_manifest
-from ckptgov.model.copies import TRANSITIONS, CopyState
+from ckptgov.model.copies import REMOVED, TRANSITIONS, CopyState
 from ckptgov.ops.record import sealed_facts
 from ckptgov.wire.facts import Post, PostedCopy, PostedSealed, unpacked
 
-_DECIDED = frozenset({CopyState.CONDEMNED, CopyState.TRASHING, CopyState.TRASHED, CopyState.PURGED})
 _COMPARED = frozenset({CopyState.VERIFIED, CopyState.CORRUPT})
 
 
@@ -125,7 +124,7 @@ def put_copy(catalog: Catalog, copy: PlacedCopy, held: PlacedCopy | None, at_ns:
     if held is None:
         catalog.put_copy(copy, at_ns)
         return
-    if held.state in _DECIDED or held == copy:
+    if held.state in REMOVED or held == copy:
         return
     evidence = copy.evidence if copy.verified_at_ns is not None else None
     if copy.state is held.state:
@@ -167,6 +166,6 @@ def _way(start: CopyState, end: CopyState) -> tuple[CopyState, ...]:
         for after in TRANSITIONS[way[-1]]:
             if after is end:
                 return (*way, after)
-            if after not in way and after not in _DECIDED and after is not CopyState.VERIFIED:
+            if after not in way and after not in REMOVED and after is not CopyState.VERIFIED:
                 ways.append((*way, after))
     return ()

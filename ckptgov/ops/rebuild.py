@@ -16,7 +16,7 @@ from ckptgov.catalog.database import set_aside
 from ckptgov.errors import CkptgovError, PartlyDone, StorageError, UsageError
 from ckptgov.model.answers import Check
 from ckptgov.model.checkpoint import RunIdentity, TierIdentity
-from ckptgov.model.copies import CopyState
+from ckptgov.model.copies import GONE, LEAVING, CopyState
 from ckptgov.model.facts import Depth
 from ckptgov.model.settings import Scope, TierSettings
 from ckptgov.ops.context import CATALOG_FILE, Context
@@ -28,9 +28,6 @@ from ckptgov.work.answer import share_journal
 from ckptgov.work.locate import normal_path, open_place
 from ckptgov.work.runroots import run_roots_below
 from ckptgov.work.tier import adopt, read_identity
-
-_LEAVING = frozenset({CopyState.CONDEMNED, CopyState.TRASHING, CopyState.TRASHED})
-_NO_MANIFEST = frozenset({CopyState.LOST, CopyState.TRASHING, CopyState.TRASHED, CopyState.PURGED})
 
 
 class Rebuilt(Struct, frozen=True, kw_only=True):
@@ -239,7 +236,7 @@ def _check_run(context: Context, catalog: Catalog, name: str, run_id: str) -> li
             state = state_of(copy.proof, copy.manifest, is_gone=look.is_gone(copy))
             differences += _compare(name, copy.manifest.name, held.state if held else None, state)
         for (content_id, at), held in known.items():
-            if at == place and content_id not in seen and held.state not in _NO_MANIFEST:
+            if at == place and content_id not in seen and held.state not in GONE:
                 differences.append(
                     _differs(name, f"{held.name}: in the catalog, its manifest is gone")
                 )
@@ -257,7 +254,7 @@ def _compare(run: str, name: str, held: CopyState | None, seen: CopyState) -> li
         return [_differs(run, f"{name}: sealed on storage, not in the catalog")]
     if held is seen or (held is CopyState.REOPENED and seen is CopyState.SIGHTED):
         return []
-    if held in _LEAVING or (held is CopyState.PURGED and seen is CopyState.LOST):
+    if held in LEAVING or (held is CopyState.PURGED and seen is CopyState.LOST):
         return []  # decided here; storage tells it only once it was begun
     return [_differs(run, f"{name}: {held.value} in the catalog, {seen.value} on storage")]
 

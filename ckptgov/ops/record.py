@@ -17,14 +17,11 @@ from ckptgov.catalog.facts import (
 from ckptgov.manifest.forms.manifests import encode_manifest
 from ckptgov.manifest.forms.records import encode_record
 from ckptgov.model.checkpoint import Evidence, Manifest, RunIdentity
-from ckptgov.model.copies import TRANSITIONS, CopyState
+from ckptgov.model.copies import LEAVING, TRANSITIONS, CopyState
 from ckptgov.model.facts import Reason, Sighting
 from ckptgov.model.journal import KIND_OF, NumberedRecord
 from ckptgov.work.copyproof import CopyProof
 from ckptgov.work.look import RunLook, SealedCopy
-
-_LEAVING = frozenset({CopyState.CONDEMNED, CopyState.TRASHING, CopyState.TRASHED})
-"""States that only a removal's own steps lead on from."""
 
 
 def record_run(catalog: Catalog, look: RunLook, identity: RunIdentity, at_ns: int) -> None:
@@ -140,7 +137,7 @@ def _put_copy(
             at_ns,
         )
         return state
-    if held.state in _LEAVING:  # decided: what lies there says nothing against it
+    if held.state in LEAVING:  # decided: what lies there says nothing against it
         return held.state
     if state is CopyState.SIGHTED and held.state is not CopyState.LOST:
         state = CopyState.REOPENED

@@ -14,21 +14,15 @@ from ckptgov.catalog.facts import PlacedCopy, PlaceFacts, RunFacts, SealedFacts
 from ckptgov.errors import UnknownRun
 from ckptgov.layouts.tree import join
 from ckptgov.model.checkpoint import Purpose
-from ckptgov.model.copies import CopyState
-from ckptgov.model.journal import (
-    KIND_OF,
-    Metric,
-    NumberedRecord,
-    Record,
-    Restart,
-    RestoreOutcome,
-)
-from ckptgov.model.journal import Sealed as SealedRecord
+from ckptgov.model.copies import REMOVED, CopyState
+from ckptgov.model.journal import KIND_OF, Record, Restart, RestoreOutcome
 from ckptgov.model.policy import Policy
 from ckptgov.model.retention import CheckpointToKeep, CopyToKeep, RunToKeep
 from ckptgov.model.settings import Link
+from ckptgov.ops.claims import LEASE
 from ckptgov.ops.context import Context
 from ckptgov.ops.lives import LifeFacts, life_facts
+from ckptgov.ops.metrics_of import metrics_of
 from ckptgov.ops.recorded_best import recorded_best
 from ckptgov.ops.retention_awaited import awaited_in, to_flush
 from ckptgov.ops.retention_places import SeenPlaces
@@ -39,19 +33,9 @@ from ckptgov.planning.choose import reported_unloadable
 from ckptgov.planning.flushable import RunToFlush, standing_pins
 from ckptgov.planning.lines import Lines, is_marked_bad
 
-LEASE = "lease:"
-"""Names of pins that begin so are leases."""
 _NEVER_NS = -1
-_GONE = frozenset(
-    {
-        CopyState.SIGHTED,
-        CopyState.LOST,
-        CopyState.CONDEMNED,
-        CopyState.TRASHING,
-        CopyState.TRASHED,
-        CopyState.PURGED,
-    }
-)
+_NOT_THERE = REMOVED | {CopyState.LOST, CopyState.SIGHTED}
+"""States of copies that count for nothing here."""
 _TELLING = frozenset({"sealed", "metric"})
 """Kinds of records that carry metrics."""
 
@@ -182,7 +166,7 @@ class _OneRun:
             leases.setdefault(claim.content_id, set()).add(f"{LEASE}{claim.owner}")
         for sealed in self._sealed:
             key = sealed.content_id
-            copies = [one for one in self._copies.get(key, ()) if one.state not in _GONE]
+            copies = [one for one in self._copies.get(key, ()) if one.state not in _NOT_THERE]
             if not copies:
                 continue
             names = standing.get(key, frozenset())
@@ -204,7 +188,7 @@ class _OneRun:
                 leases=held | leases.get(key, set()),
                 is_start_point=key in started,
                 awaited_by=frozenset(awaited.get(key, ())),
-                metrics=metrics.get(key, ()),
+                metrics=tuple(sorted(metrics.get(key, {}).items())),
                 copies=tuple(self._placed(sealed, copies)),
             )
 
@@ -234,10 +218,9 @@ class _OneRun:
         found = start_points(self._context, self._standing.name)
         return frozenset(one.content_id for one in found)
 
-    def _metrics(self) -> dict[str, tuple[tuple[str, str], ...]]:
-        """By content id, what the seals told and later records corrected."""
+    def _metrics(self) -> dict[str, dict[str, str]]:
         facts = self._context.catalog.records(self._standing.run_id)
-        return metrics_in(decoded(one for one in facts if one.kind in _TELLING))
+        return metrics_of(decoded(one for one in facts if one.kind in _TELLING))
 
     def _awaited(
         self,
@@ -350,18 +333,6 @@ def replaced_at(lines: Lines) -> tuple[tuple[int, int], ...]:
                 before[each] = now
         before[number] = None
     return tuple(sorted(since.items()))
-
-
-def metrics_in(records: Iterable[NumberedRecord]) -> dict[str, tuple[tuple[str, str], ...]]:
-    """Content id to its metrics by name, from ordered records; a later value stands."""
-    found: dict[str, dict[str, str]] = {}
-    for item in records:
-        record = item.record
-        if isinstance(record, SealedRecord) and record.metrics:
-            found.setdefault(record.content_id, {}).update(record.metrics)
-        elif isinstance(record, Metric):
-            found.setdefault(record.content_id, {})[record.name] = record.value
-    return {key: tuple(sorted(values.items())) for key, values in found.items()}
 
 
 def run_named(context: Context, name: str) -> RunFacts:

@@ -13,13 +13,14 @@ from ckptgov.catalog.facts import RunFacts, RunRootFacts
 from ckptgov.errors import CkptgovError
 from ckptgov.layouts.survey import survey
 from ckptgov.layouts.tree import Tree, join
+from ckptgov.model.copies import LEAVING
 from ckptgov.model.facts import Reason
 from ckptgov.model.settings import TierSettings
 from ckptgov.model.usage import LeftKind
 from ckptgov.ops.admission import require_below_limit
 from ckptgov.ops.capacity import space_of
 from ckptgov.ops.context import Context
-from ckptgov.ops.placed import GOING, placed
+from ckptgov.ops.placed import placed
 from ckptgov.planning.room import Debris, Room, room_for
 from ckptgov.work.look import look_settings
 from ckptgov.work.owned import HELD, STAGING, TRASH, below, names_in
@@ -102,7 +103,7 @@ def _taken(context: Context, place: Place) -> tuple[int, tuple[Debris, ...]]:
         run_id = run.identity.run_id
         roots = [one for one in context.catalog.roots_of(run_id) if one.place == place.uuid]
         for one in placed(context, run_id, here):
-            if one.bytes and roots and one.copy.state in GOING:
+            if one.bytes and roots and one.copy.state in LEAVING:
                 debris.append(Debris(path=join(roots[0].path, one.copy.name), bytes=one.bytes))
             else:
                 used += one.bytes

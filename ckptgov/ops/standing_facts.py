@@ -19,7 +19,7 @@ from ckptgov.layouts.base import resume_args
 from ckptgov.layouts.fit import reshardable_of
 from ckptgov.manifest.forms.manifests import decode_manifest
 from ckptgov.model.checkpoint import Evidence, Manifest
-from ckptgov.model.copies import CopyState
+from ckptgov.model.copies import GONE, CopyState
 from ckptgov.model.facts import (
     CheckpointFacts,
     CopyFacts,
@@ -31,16 +31,6 @@ from ckptgov.ops.sighted import facts_of_sighting
 from ckptgov.ops.standing_run import Site, StandingRun
 from ckptgov.ops.withheld import CONDEMNED_WORDS
 from ckptgov.planning.merge import join_places
-
-_GONE = frozenset(
-    {
-        CopyState.LOST,
-        CopyState.TRASHING,
-        CopyState.TRASHED,
-        CopyState.PURGED,
-    }
-)
-"""No longer a copy that anybody is told of."""
 
 _WORDS = {
     CopyState.SIGHTED: (Reason.UNVERIFIED, "its bytes were not compared with a manifest here"),
@@ -64,7 +54,7 @@ def facts_of(
 
     ``reshardable`` is None and the shards of parts are empty until ``completed``.
     """
-    standing = [one for one in placed if one.state not in _GONE]
+    standing = [one for one in placed if one.state not in GONE]
     if not standing:
         return None
     order = {place: index for index, place in enumerate(run.sites)}

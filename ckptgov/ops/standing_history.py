@@ -13,6 +13,7 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from ckptgov.errors import NoneRestorable, UsageError
+from ckptgov.model.copies import GONE
 from ckptgov.model.journal import (
     Finish,
     MarkBad,
@@ -25,7 +26,7 @@ from ckptgov.model.journal import (
     Unpin,
 )
 from ckptgov.ops import restart_journal
-from ckptgov.ops.claims import AWAY, AtStep, check_name, ends_at_ns, follow, meant, pinned
+from ckptgov.ops.claims import AtStep, check_name, ends_at_ns, follow, meant, pinned
 from ckptgov.ops.context import Context
 from ckptgov.ops.history import after, check_metric
 from ckptgov.ops.standing import pages
@@ -206,7 +207,7 @@ def _at_step(context: Context, run: StandingRun, step: int) -> list[AtStep]:
 
 def _stand(context: Context, run: StandingRun, content_ids: list[str]) -> set[str]:
     placed = context.catalog.copies_of(run.run_id, content_ids)
-    return {key for key, copies in placed.items() if any(one.state not in AWAY for one in copies)}
+    return {key for key, copies in placed.items() if any(one.state not in GONE for one in copies)}
 
 
 def set_metric(

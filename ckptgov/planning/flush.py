@@ -17,11 +17,10 @@ from enum import StrEnum
 from msgspec import Struct
 
 from ckptgov.model.checkpoint import StepKind, digits_of
-from ckptgov.model.copies import CopyState
+from ckptgov.model.copies import REMOVED, CopyState
 from ckptgov.model.pacing import FlowClass
 from ckptgov.model.settings import Link
 from ckptgov.planning.flushable import (
-    REMOVED,
     UNSURE,
     FlushCheckpoint,
     RunToFlush,

@@ -7,14 +7,12 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from ckptgov.model.checkpoint import StepKind
-from ckptgov.model.copies import CopyState
+from ckptgov.model.copies import REMOVED, CopyState
 from ckptgov.model.journal import NumberedRecord, Pin, Unpin
 from ckptgov.planning.lines import Lines, ordered
 
 UNSURE = frozenset({CopyState.REOPENED, CopyState.UNREADABLE, CopyState.SIGHTED})
 """Something lies there; what it is worth, a verification tells."""
-REMOVED = frozenset({CopyState.CONDEMNED, CopyState.TRASHING, CopyState.TRASHED, CopyState.PURGED})
-"""A plan took it away, or is about to."""
 _AT_SEVERAL_PLACES = (
     CopyState.CORRUPT,
     *sorted(UNSURE),

@@ -45,6 +45,10 @@ Stream = Callable[[], Iterable["tuple[RunToKeep, Policy | None] | Unjudged"]]
 then has to tell the same."""
 
 
+def _unheard(decided: Decided) -> None:
+    del decided
+
+
 def plan_of(
     runs: Stream,
     *,
@@ -52,21 +56,23 @@ def plan_of(
     now_ns: int,
     change_seq: int,
     verify_max_age_s: float,
+    judged: Callable[[Decided], None] = _unheard,
 ) -> Plan:
     """Decide what goes of all runs, by retention first and then by capacity.
 
     A function of its arguments alone: equal facts give equal bytes, in whatever order they come.
     ``fills`` are the places that could be measured. ``verify_max_age_s`` holds where a policy says
-    nothing of it. Runs that could not be judged come as ``Unjudged``.
+    nothing of it. Runs that could not be judged come as ``Unjudged``. ``judged`` hears what
+    retention makes of each run, in every pass over them.
 
     Raises:
         ConfigError: this machine does not know a policy's time zone.
     """
-    sweep = _Sweep(now_ns, verify_max_age_s)
+    sweep = _Sweep(now_ns, verify_max_age_s, judged)
     sweep.over(runs())
     needs = needs_of(sweep.tally, fills)
     if needs:
-        sweep = _Sweep(now_ns, verify_max_age_s, Pressure(needs))
+        sweep = _Sweep(now_ns, verify_max_age_s, judged, Pressure(needs))
         sweep.over(runs())
         sweep.give_way()
     return with_id(
@@ -163,10 +169,15 @@ class _Sweep:
     """One pass over all runs."""
 
     def __init__(
-        self, now_ns: int, verify_max_age_s: float, pressure: Pressure | None = None
+        self,
+        now_ns: int,
+        verify_max_age_s: float,
+        judged: Callable[[Decided], None],
+        pressure: Pressure | None = None,
     ) -> None:
         self._now_ns = now_ns
         self._verify_max_age_s = verify_max_age_s
+        self._judged = judged
         self._pressure = pressure
         self._going: dict[str, _Going] = {}
         self._remains: dict[str, _Remains] = {}  # of runs of which something goes, or may
@@ -192,6 +203,7 @@ class _Sweep:
         if policy is not None:
             self.policies.add((policy.name, policy.digest))
         decided = judge(run, policy, now_ns=self._now_ns, verify_max_age_s=self._verify_max_age_s)
+        self._judged(decided)
         going = list(entries(decided, self._whys))
         self.tally.count(decided, going)
         if going:

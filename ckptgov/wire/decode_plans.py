@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ckptgov.model.planned import Kept, PlanAnswer
 from ckptgov.model.retention import (
     Action,
     CheckpointVerdict,
@@ -19,7 +20,6 @@ from ckptgov.model.retention import (
 from ckptgov.model.usage import RunUsage
 from ckptgov.wire.documents import Document
 from ckptgov.wire.members import Members
-from ckptgov.wire.plans import Kept, PlanAnswer
 
 
 def plan(document: Document) -> StoredPlan:

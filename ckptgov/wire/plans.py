@@ -8,9 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from ckptgov.errors import CkptgovError, PartlyDone, RefusedBySafety
+from ckptgov.model.planned import PlanAnswer
 from ckptgov.model.retention import (
     CheckpointVerdict,
     CopyVerdict,
@@ -26,28 +27,6 @@ from ckptgov.model.usage import RunUsage
 from ckptgov.wire.documents import Document, text, with_error
 
 
-class Kept(Struct, frozen=True, kw_only=True):
-    """How many checkpoints stay at a tier for one reason, the weightiest of each, and how large
-    their copies there are."""
-
-    tier: str
-    reason: str
-    checkpoints: int
-    bytes: int
-
-
-class PlanAnswer(StoredPlan, frozen=True, kw_only=True):
-    """A plan just made, with what stays in short, runs that died, and warnings (run, text).
-
-    ``is_stored``: whether it can be applied by its id.
-    """
-
-    is_stored: bool
-    kept: tuple[Kept, ...] = ()
-    quiet: tuple[RunUsage, ...] = ()
-    notes: tuple[tuple[str, str], ...] = ()
-
-
 def moment(at_ns: int) -> str:
     """A time for people, in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at_ns // 10**9))
@@ -55,6 +34,20 @@ def moment(at_ns: int) -> str:
 
 def error_of_plan(stored: StoredPlan) -> CkptgovError | None:
     """What keeps a plan from being carried out as it is, or what it could not see."""
+    plan = stored.plan
+    if (refusal := refusal_of(stored)) is not None:
+        return refusal
+    if plan.failures:
+        name, why = plan.failures[0]
+        return PartlyDone(
+            f"{len(plan.failures)} runs could not be looked at, and nothing of them goes; "
+            f"first {text(name)}: {text(why)}"
+        )
+    return None
+
+
+def refusal_of(stored: StoredPlan) -> RefusedBySafety | None:
+    """Why a plan must not be applied, or not before a person approved it."""
     plan = stored.plan
     lasting = [one for one in plan.refusals if not one.is_cap]
     if lasting:
@@ -66,12 +59,6 @@ def error_of_plan(stored: StoredPlan) -> CkptgovError | None:
         return RefusedBySafety(
             f"the plan waits for a person: {plan.refusals[0].text}",
             hint=_how_to_approve(stored),
-        )
-    if plan.failures:
-        name, why = plan.failures[0]
-        return PartlyDone(
-            f"{len(plan.failures)} runs could not be looked at, and nothing of them goes; "
-            f"first {text(name)}: {text(why)}"
         )
     return None
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ckptgov.errors import CkptgovError
+from ckptgov.model.planned import Kept, PlanAnswer
 from ckptgov.model.retention import (
     Action,
     KeepReason,
@@ -19,7 +20,7 @@ from ckptgov.model.retention import (
 )
 from ckptgov.wire import plans as documents
 from ckptgov.wire.documents import Document
-from ckptgov.wire.plans import Kept, PlanAnswer, error_of_plan, moment, short_id
+from ckptgov.wire.plans import error_of_plan, moment, short_id
 from ckptgov_cli import output
 from ckptgov_cli.exits import code_of
 from ckptgov_cli.output import size

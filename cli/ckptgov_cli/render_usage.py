@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from ckptgov.model.copies import CopyState
+from ckptgov.model.copies import BEGUN, CopyState
 from ckptgov.model.retention import RunLife
 from ckptgov.model.usage import (
     CopyChange,
@@ -31,7 +31,6 @@ _SUMS = ("COPIES", "BYTES", "CONDEMNED", "TRASH", "LEFT-OVERS")
 _RUNS = ("LIFE", "OWNER", "LAST STEP")
 _LEFT = ("TIER", "WHAT", "PATH", "BYTES", "AGE", "FATE", "WHY")
 _NONE = "-"
-_MOVED = frozenset({CopyState.TRASHING.value, CopyState.TRASHED.value})
 
 
 class By(StrEnum):
@@ -150,7 +149,7 @@ def _sums(answer: DuAnswer, by: By) -> dict[str, _Sum]:
 
 def _add(one: _Sum, state: str, copies: int, bytes_: int) -> None:
     one.copies += copies
-    if state in _MOVED:
+    if state in BEGUN:
         one.trash_bytes += bytes_
         return
     one.bytes += bytes_

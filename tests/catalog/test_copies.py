@@ -7,10 +7,9 @@ from msgspec import structs
 
 from ckptgov.catalog import copies
 from ckptgov.catalog.facts import EventKind, PlacedCopy
-from ckptgov.catalog.removal_rows import ON_THE_WAY
 from ckptgov.errors import StaleState, UnknownRun
 from ckptgov.model.checkpoint import Evidence
-from ckptgov.model.copies import TRANSITIONS, CopyState
+from ckptgov.model.copies import REMOVED, TRANSITIONS, CopyState
 from ckptgov.model.facts import Finding, Reason
 
 KEY = ("r1", "sha256:c1", "p1")
@@ -46,7 +45,7 @@ def evidence_for(state: CopyState) -> Evidence | None:
 
 
 # Others come about by removals only: test_removals.
-OPENLY = [state for state in CopyState if state not in ON_THE_WAY | {CopyState.PURGED}]
+OPENLY = [state for state in CopyState if state not in REMOVED]
 ALLOWED = [(a, b) for a in CopyState for b in OPENLY if b in TRANSITIONS[a]]
 REFUSED = [(a, b) for a in CopyState for b in CopyState if b not in TRANSITIONS[a]]
 

@@ -10,8 +10,9 @@ import pytest
 from ckptgov.errors import Malformed, StorageError
 from ckptgov.model.checkpoint import StepKind
 from ckptgov.model.journal import LineCause, Metric, NumberedRecord, Sealed, Stamp
+from ckptgov.ops.metrics_of import metrics_of
 from ckptgov.ops.recorded_best import recorded_best
-from ckptgov.ops.retention_facts import metrics_in, path_of, replaced_at
+from ckptgov.ops.retention_facts import path_of, replaced_at
 from ckptgov.planning.lines import Line, Lines
 from ckptgov.storage.posix import PosixStorage
 
@@ -73,7 +74,7 @@ def test_a_metric_told_later_stands() -> None:
     )
     corrected = Metric(stamp=stamp(2), content_id="c", name="loss", value="nan")
     records = [NumberedRecord(1, sealed), NumberedRecord(2, corrected)]
-    assert metrics_in(records) == {"c": (("acc", "0.1"), ("loss", "nan"))}
+    assert metrics_of(records) == {"c": {"acc": "0.1", "loss": "nan"}}
 
 
 @pytest.fixture
