@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -174,3 +175,15 @@ def forget_catalog(home: Path) -> Callable[[], None]:
                     path.rmdir() if path.is_dir() else path.unlink()
 
     return delete
+
+
+@pytest.fixture
+def time_is_over(home: Path) -> Callable[[], None]:
+    """As if the time of every removal had run out."""
+
+    def pass_() -> None:
+        with contextlib.closing(sqlite3.connect(home / "catalog.sqlite")) as catalog:
+            catalog.execute("UPDATE removals SET due_at_ns = 1")
+            catalog.commit()
+
+    return pass_

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -53,18 +51,6 @@ def plan(cli) -> Callable[..., str]:
         return cli.json("plan", *words).json["plan_id"]
 
     return make
-
-
-@pytest.fixture
-def time_is_over(home: Path) -> Callable[[], None]:
-    """As if the time of every removal had run out."""
-
-    def pass_() -> None:
-        with closing(sqlite3.connect(home / "catalog.sqlite")) as catalog:
-            catalog.execute("UPDATE removals SET due_at_ns = 1")
-            catalog.commit()
-
-    return pass_
 
 
 def went(answer) -> dict[int, str]:

@@ -58,16 +58,6 @@ def plan(cli) -> Callable[[], str]:
     return lambda: cli.json("plan").json["plan_id"]
 
 
-@pytest.fixture
-def time_is_over(home: Path) -> Callable[[], None]:
-    def pass_() -> None:
-        with closing(sqlite3.connect(home / "catalog.sqlite")) as catalog:
-            catalog.execute("UPDATE removals SET due_at_ns = 1")
-            catalog.commit()
-
-    return pass_
-
-
 class Shifted(SystemClock):
     """A clock that is wrong by so much."""
 

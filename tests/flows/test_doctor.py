@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ckptgov.catalog.guards import Doomed, Guard
 from ckptgov.errors import StorageError
 from ckptgov.governor import open_governor
 from ckptgov.model.answers import Check
 from ckptgov.model.clock import SystemClock
-from ckptgov.model.retention import Action, Plan, PlanState, TierOutlook
+from ckptgov.model.retention import Plan, PlanState, TierOutlook
 from ckptgov.ops import capacity
 from ckptgov.ops.capacity import measure_capacity
 from ckptgov.ops.context import Context
@@ -23,6 +22,8 @@ from ckptgov.ops.doctor_room import room_checks
 from ckptgov.planning.retention_plan import with_id
 from ckptgov.storage.posix import PosixStorage
 from ckptgov.testing.builders import Global, Instance, write_hf_trainer, write_torch_file
+from ckptgov.testing.condemning import doomed as doomed_copy
+from ckptgov.testing.condemning import guard
 
 DAY_S = 86_400.0
 GB = 10**9
@@ -241,15 +242,7 @@ class TestRemovals:
             with opened(-days_ago * DAY_S) as context:
                 run_id = context.catalog.run_by_name("hf").identity.run_id
                 place = context.place(context.settings.tiers[0]).uuid
-                wanted = Doomed(
-                    content_id=content_id,
-                    place=place,
-                    action=Action.PRUNE,
-                    trash_s=DAY_S,
-                    grace_s=0.0,
-                    bytes=size,
-                    files=7,
-                )
+                wanted = doomed_copy(content_id, place, trash_s=DAY_S, bytes=size, files=7)
                 context.catalog.removals.condemn(run_id, [wanted], guard(), plan_id="sha256:0")
             return run_id, content_id, place
 
@@ -359,16 +352,3 @@ def stored(*, by_s: float = 0.0, over_bytes: int = 0) -> None:
             tiers=(outlook,),
         )
         context.catalog.plans.put(with_id(plan), state=PlanState.PROPOSED, by="me")
-
-
-def guard() -> Guard:
-    return Guard(
-        path=((1, None),),
-        without=frozenset(),
-        protected=(),
-        reachable=frozenset(),
-        min_restorable=1,
-        min_durable_copies=1,
-        compared_since_ns=0,
-        may_be_emptied=False,
-    )

@@ -11,14 +11,13 @@ import psutil
 import pytest
 
 from ckptgov.catalog.catalog import Catalog
-from ckptgov.catalog.guards import Doomed, Guard
 from ckptgov.errors import RefusedBySafety
 from ckptgov.model.clock import SystemClock
 from ckptgov.model.journal import Pin, Unpin
-from ckptgov.model.retention import Action
 from ckptgov.ops.standing_run import decoded
 from ckptgov.planning.flushable import standing_pins
 from ckptgov.testing.builders import write_dcp
+from ckptgov.testing.condemning import doomed, guard
 
 WAITS = "import signal; print('ready', flush=True); signal.pause()"
 
@@ -72,25 +71,11 @@ def condemn(catalog, claims):
 
     def decide(name: str, *, begin: bool = False) -> object:
         (one,) = [each for each in catalog.copies(claims.run_id) if each.name == name]
-        guard = Guard(
-            path=((1, None),),
-            reachable=frozenset({one.place}),
-            min_restorable=1,
-            min_durable_copies=1,
-            compared_since_ns=0,
-        )
-        doomed = Doomed(
-            content_id=one.content_id,
-            place=one.place,
-            action=Action.PRUNE,
-            trash_s=0,
-            grace_s=0,
-            bytes=1,
-            files=1,
-        )
-        condemned = catalog.removals.condemn(claims.run_id, [doomed], guard, plan_id="p")
+        against = guard(reachable=frozenset({one.place}))
+        going = doomed(one.content_id, one.place)
+        condemned = catalog.removals.condemn(claims.run_id, [going], against, plan_id="p")
         if begin:
-            catalog.removals.begin(claims.run_id, one.content_id, one.place, guard)
+            catalog.removals.begin(claims.run_id, one.content_id, one.place, against)
         return condemned
 
     return decide

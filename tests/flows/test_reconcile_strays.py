@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ckptgov.catalog.guards import Doomed, Guard
 from ckptgov.errors import StorageError
 from ckptgov.governor import open_governor
 from ckptgov.model.clock import SystemClock
 from ckptgov.model.copies import CopyState
-from ckptgov.model.retention import Action
 from ckptgov.model.usage import LeftKind, Orphan, ReconcileAnswer, TrashLeft, TrashReason
 from ckptgov.ops import orphans
 from ckptgov.ops.context import Context
@@ -25,6 +23,8 @@ from ckptgov.ops.du import du
 from ckptgov.ops.reconcile import reconcile
 from ckptgov.storage.posix import PosixStorage
 from ckptgov.testing.builders import write_hf_trainer
+from ckptgov.testing.condemning import doomed as doomed_copy
+from ckptgov.testing.condemning import guard
 from ckptgov.wire import decode_movement
 from ckptgov.wire import usage as documents
 
@@ -198,15 +198,7 @@ class TestTrash:
         with opened(-2 * DAY_S) as context:
             run_id = context.catalog.run_by_name("hf").identity.run_id
             place = context.place(context.settings.tiers[0]).uuid
-            wanted = Doomed(
-                content_id=content_id,
-                place=place,
-                action=Action.PRUNE,
-                trash_s=DAY_S,
-                grace_s=0.0,
-                bytes=123,
-                files=7,
-            )
+            wanted = doomed_copy(content_id, place, trash_s=DAY_S, bytes=123, files=7)
             context.catalog.removals.condemn(run_id, [wanted], guard(), plan_id="sha256:0")
         return run_id, content_id, place
 
@@ -272,19 +264,6 @@ class TestTrash:
         assert usage.trash_bytes == usage.left_bytes(LeftKind.TRASH)
         assert usage.trash_bytes == both - usage.checkpoint_bytes
         assert "in the trash" in cli("du").err
-
-
-def guard() -> Guard:
-    return Guard(
-        path=((1, None),),
-        without=frozenset(),
-        protected=(),
-        reachable=frozenset(),
-        min_restorable=1,
-        min_durable_copies=1,
-        compared_since_ns=0,
-        may_be_emptied=False,
-    )
 
 
 def test_the_document_reads_back(run: Path, tier: Path) -> None:

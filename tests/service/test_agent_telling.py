@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from ckptgov.catalog.guards import Doomed, Guard
 from ckptgov.errors import Malformed, NotAllowed
 from ckptgov.manifest.forms.records import encode_record
 from ckptgov.model.checkpoint import Evidence, VerifyLevel
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Finding, Reason
 from ckptgov.model.journal import MarkBad, Restart, Stamp
-from ckptgov.model.retention import Action
 from ckptgov.ops import telling, telling_run
 from ckptgov.ops.parts import CatalogJournal
 from ckptgov.ops.posting import apply_post
@@ -25,6 +23,7 @@ from ckptgov.ops.scan import scan
 from ckptgov.ops.verify import verify
 from ckptgov.testing.builders import write_dcp
 from ckptgov.testing.cluster import LocalCluster, LocalNode
+from ckptgov.testing.condemning import doomed, guard
 from ckptgov.wire.facts import (
     Post,
     PostedCopy,
@@ -335,25 +334,10 @@ class TestGuards:
     def test_what_was_condemned_here_stays_so(self, cluster: LocalCluster, node: LocalNode) -> None:
         own = [one for one in posts(node) if one.place.node == "node0"][-1]
         told = next(one for one in posts(node) if one.place.node and one.copies).copies[0]
-        doomed = Doomed(
-            content_id=told.content_id,
-            place=own.place.place,
-            action=Action.PRUNE,
-            trash_s=0.0,
-            grace_s=0.0,
-            bytes=0,
-            files=0,
-        )
-        guard = Guard(
-            path=((1, None),),
-            reachable=frozenset(),
-            min_restorable=1,
-            min_durable_copies=1,
-            compared_since_ns=0,
-            may_be_emptied=True,
-        )
+        going = doomed(told.content_id, own.place.place)
+        against = guard(may_be_emptied=True)
         catalog = cluster.serving.catalog
-        catalog.removals.condemn(own.run.run_id, [doomed], guard, plan_id="p")
+        catalog.removals.condemn(own.run.run_id, [going], against, plan_id="p")
         apply(cluster, replace(own, number=own.number + 1, after=own.number, copies=(told,)))
         assert CopyState.CONDEMNED in [state for state, _ in known(cluster)[told.content_id]]
 

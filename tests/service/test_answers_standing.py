@@ -13,7 +13,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from standing_stage import RUN_ID, Stage
 
 from ckptgov.catalog.facts import RunRootFacts
-from ckptgov.catalog.guards import Doomed, Guard
 from ckptgov.errors import (
     CouldNotLook,
     NeverAny,
@@ -22,7 +21,7 @@ from ckptgov.errors import (
 )
 from ckptgov.model.checkpoint import Evidence
 from ckptgov.model.cluster import NodeState
-from ckptgov.model.copies import CopyState
+from ckptgov.model.copies import REMOVED, CopyState
 from ckptgov.model.facts import Query, Reason
 from ckptgov.model.journal import (
     MarkBad,
@@ -30,8 +29,8 @@ from ckptgov.model.journal import (
     RestoreOutcome,
     Rollback,
 )
-from ckptgov.model.retention import Action
 from ckptgov.ops import standing
+from ckptgov.testing.condemning import doomed, guard
 
 
 @pytest.fixture
@@ -63,15 +62,7 @@ def test_the_newest_verified_checkpoint_is_offered_with_its_path(stage: Stage) -
     assert told.resume.path == told.path
 
 
-_ON_THE_WAY_OUT = (
-    CopyState.CONDEMNED,
-    CopyState.TRASHING,
-    CopyState.TRASHED,
-    CopyState.PURGED,
-)
-
-
-@pytest.mark.parametrize("state", sorted({*CopyState} - {CopyState.VERIFIED, *_ON_THE_WAY_OUT}))
+@pytest.mark.parametrize("state", sorted({*CopyState} - {CopyState.VERIFIED, *REMOVED}))
 def test_a_copy_in_any_other_state_is_never_offered(stage: Stage, state: CopyState) -> None:
     stage.seal(100)
     stage.seal(200, state=state)
@@ -80,34 +71,18 @@ def test_a_copy_in_any_other_state_is_never_offered(stage: Stage, state: CopySta
     assert told.chosen.step == 100
 
 
-@pytest.mark.parametrize("state", _ON_THE_WAY_OUT)
+@pytest.mark.parametrize("state", sorted(REMOVED))
 def test_a_copy_on_its_way_out_is_not_offered_however_far_it_got(
     stage: Stage, state: CopyState
 ) -> None:
     stage.seal(100)
     content_id = stage.seal(200).content_id
     (copy,) = stage.catalog.copies_of(RUN_ID, [content_id])[content_id]
-    doomed = Doomed(
-        content_id=content_id,
-        place=copy.place,
-        action=Action.PRUNE,
-        trash_s=0.0,
-        grace_s=0.0,
-        bytes=0,
-        files=0,
-    )
-    guard = Guard(
-        path=((1, None),),
-        reachable=frozenset({copy.place}),
-        min_restorable=1,
-        min_durable_copies=1,
-        compared_since_ns=0,
-        may_be_emptied=True,
-    )
+    against = guard(reachable=frozenset({copy.place}), may_be_emptied=True)
     removals, key = stage.catalog.removals, (RUN_ID, content_id, copy.place)
-    removals.condemn(RUN_ID, [doomed], guard, plan_id="p")
+    removals.condemn(RUN_ID, [doomed(content_id, copy.place)], against, plan_id="p")
     if state is not CopyState.CONDEMNED:
-        removals.begin(*key, guard)
+        removals.begin(*key, against)
     if state in (CopyState.TRASHED, CopyState.PURGED):
         removals.moved(*key, trash="run/.ckptgov/trash/x")
     if state is CopyState.PURGED:
