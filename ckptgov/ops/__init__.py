@@ -1,5 +1,20 @@
-"""A verb per module: the catalog's transitions around ``work``. Takes plans, never makes them.
+"""A verb per module: the catalog's transitions around ``work``.
 
-Storage is written first, the catalog last: it is an index, and a killed verb leaves it merely
-behind. This room knows settings, catalog and work; it knows nothing of terminals or HTTP.
+Promises: what is decided, ``planning`` decides from facts that are read here; storage is written
+first, the catalog last: it is an index, and a killed verb leaves it merely behind. Removing alone
+begins in the catalog, where P2's guard has the last word, and goes on from there.
+
+Where things are: every verb works with ``context``. What lies there gets into the catalog by
+``scan``, ``commit``, ``verify``, ``scrub``, ``rebuild`` and ``reconcile``, all of them through
+``record``. Bytes move in ``flush``, ``restore`` and ``evacuate``, through ``moving`` and the
+``flows*`` of the arbiter. ``history`` writes what people say, ``restarts`` what a restart was
+given; ``standing*`` answer from the catalog alone, for a service. What may go: ``policies`` in
+force and ``retention_facts`` of a run become a plan in ``plan*`` and ``stored_plans``; ``apply``
+holds it against now (``fresh``), ``prune`` carries it out, ``undelete`` and ``comeback`` take it
+back, all with ``removing``. Room: ``capacity``, ``placed``, ``du``, ``room`` and ``admission``;
+what lies there besides: ``sweep`` (ours), ``staging`` and ``orphans`` (others'). A cluster:
+``own_*``, ``telling*`` and ``digesting`` on the agent's side, ``posting*``, ``parts`` and
+``flows_door`` on the service's.
+
+This room knows settings, catalog and work; it knows nothing of terminals or HTTP.
 """
