@@ -1,7 +1,12 @@
-"""The states of a checkpoint's copy at one place, and which may follow which."""
+"""The states of a checkpoint's copy at one place, which may follow which, and what it holds.
+
+What a copy holds is its coverage: None for every shard, else a bitmap, in which bit ``i % 8`` (from
+the lowest) of byte ``i // 8`` stands for shard ``i`` in manifest order.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 
@@ -46,3 +51,21 @@ REMOVED: frozenset[CopyState] = LEAVING | {_S.PURGED}
 """Taken away by decision, or about to be."""
 GONE: frozenset[CopyState] = BEGUN | {_S.LOST, _S.PURGED}
 """Nothing of it stands in its place, or not for long."""
+
+
+def holds(coverage: bytes | None, index: int) -> bool:
+    """Whether a copy of this coverage holds the shard of this index."""
+    if coverage is None:
+        return True
+    return index // 8 < len(coverage) and bool(coverage[index // 8] >> (index % 8) & 1)
+
+
+def cover(coverages: Iterable[bytes | None], shard_count: int) -> bool:
+    """Whether copies of these coverages hold every shard between them."""
+    held = 0
+    for coverage in coverages:
+        if coverage is None:
+            return True
+        held |= int.from_bytes(coverage, "little")
+    every = (1 << shard_count) - 1
+    return every > 0 and held & every == every

@@ -17,7 +17,7 @@ from ckptgov.catalog.facts import PlacedCopy
 from ckptgov.manifest.digest import digest_file
 from ckptgov.manifest.forms.manifests import decode_manifest
 from ckptgov.model.checkpoint import Manifest, Shard
-from ckptgov.model.copies import CopyState
+from ckptgov.model.copies import CopyState, holds
 from ckptgov.model.files import Reader
 from ckptgov.ops.context import Context
 from ckptgov.ops.standing import pages
@@ -113,8 +113,4 @@ def _manifests(context: Context, run_id: str) -> Iterator[tuple[Manifest, tuple[
 
 
 def _is_held(copies: Sequence[PlacedCopy], index: int) -> bool:
-    return any(
-        one.state is CopyState.VERIFIED
-        and (one.coverage is None or bool(one.coverage[index // 8] >> (index % 8) & 1))
-        for one in copies
-    )
+    return any(one.state is CopyState.VERIFIED and holds(one.coverage, index) for one in copies)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from msgspec import Struct
 
 from ckptgov.catalog.facts import PlacedCopy, PlaceFacts, SealedFacts
 from ckptgov.manifest.forms.manifests import decode_manifest
-from ckptgov.model.copies import CopyState
+from ckptgov.model.copies import CopyState, holds
 from ckptgov.ops.context import Context
 from ckptgov.ops.standing import pages
 
@@ -57,7 +57,10 @@ def size_of(context: Context, sealed: SealedFacts, coverage: bytes | None) -> tu
         return sealed.bytes, sealed.shard_count
     raw = context.catalog.manifest_bytes(sealed.run_id, sealed.content_id)
     shards = decode_manifest(raw, where=f"the catalog's manifest of {sealed.name}").shards
-    held = [
-        shard.bytes for index, shard in enumerate(shards) if coverage[index // 8] >> (index % 8) & 1
-    ]
+    return held_of([shard.bytes for shard in shards], coverage)
+
+
+def held_of(sizes: Sequence[int], coverage: bytes) -> tuple[int, int]:
+    """The same by the shards' sizes."""
+    held = [one for index, one in enumerate(sizes) if holds(coverage, index)]
     return sum(held), len(held)

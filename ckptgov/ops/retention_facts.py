@@ -23,6 +23,7 @@ from ckptgov.ops.claims import LEASE
 from ckptgov.ops.context import Context
 from ckptgov.ops.lives import LifeFacts, life_facts
 from ckptgov.ops.metrics_of import metrics_of
+from ckptgov.ops.placed import held_of
 from ckptgov.ops.recorded_best import recorded_best
 from ckptgov.ops.retention_awaited import awaited_in, to_flush
 from ckptgov.ops.retention_places import SeenPlaces
@@ -255,8 +256,7 @@ class _OneRun:
             if copy.coverage is not None:
                 if sizes is None:
                     sizes = self._shard_sizes(sealed)
-                held = [one for index, one in enumerate(sizes) if _has(copy.coverage, index)]
-                size, files = sum(held), len(held)
+                size, files = held_of(sizes, copy.coverage)
             yield CopyToKeep(
                 place=copy.place,
                 tier=place.tier,
@@ -352,10 +352,6 @@ def run_named(context: Context, name: str) -> RunFacts:
 
 def _without_leases(names: frozenset[str]) -> frozenset[str]:
     return frozenset(name for name in names if not name.startswith(LEASE))
-
-
-def _has(coverage: bytes, index: int) -> bool:
-    return index // 8 < len(coverage) and bool(coverage[index // 8] >> (index % 8) & 1)
 
 
 def _order(one: SealedFacts) -> tuple[int, int, int]:

@@ -19,7 +19,7 @@ from ckptgov.layouts.base import resume_args
 from ckptgov.layouts.fit import reshardable_of
 from ckptgov.manifest.forms.manifests import decode_manifest
 from ckptgov.model.checkpoint import Evidence, Manifest
-from ckptgov.model.copies import GONE, CopyState
+from ckptgov.model.copies import GONE, CopyState, holds
 from ckptgov.model.facts import (
     CheckpointFacts,
     CopyFacts,
@@ -164,13 +164,7 @@ def completed(
 
 
 def _covered(paths: Sequence[str], coverage: bytes | None) -> tuple[str, ...]:
-    if coverage is None:
-        return tuple(paths)
-    return tuple(
-        path
-        for index, path in enumerate(paths)
-        if index // 8 < len(coverage) and coverage[index // 8] >> (index % 8) & 1
-    )
+    return tuple(path for index, path in enumerate(paths) if holds(coverage, index))
 
 
 def manifest_of(catalog: Catalog, run_id: str, content_id: str) -> Manifest:

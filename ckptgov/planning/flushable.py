@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from ckptgov.model.checkpoint import StepKind
-from ckptgov.model.copies import REMOVED, CopyState
+from ckptgov.model.copies import REMOVED, CopyState, cover
 from ckptgov.model.journal import NumberedRecord, Pin, Unpin
 from ckptgov.planning.lines import Lines, ordered
 
@@ -113,14 +113,12 @@ def is_history(run: RunToFlush, one: FlushCheckpoint) -> bool:
 
 def is_whole_at(one: FlushCheckpoint, tier: str) -> bool:
     """Whether the tier's places together hold every shard verified."""
-    held = 0
-    for copy in one.copies:
-        if copy.tier == tier and copy.state is CopyState.VERIFIED:
-            if copy.coverage is None:
-                return True
-            held |= int.from_bytes(copy.coverage, "little")
-    full = (1 << one.shard_count) - 1
-    return full > 0 and held & full == full
+    verified = (
+        copy.coverage
+        for copy in one.copies
+        if copy.tier == tier and copy.state is CopyState.VERIFIED
+    )
+    return cover(verified, one.shard_count)
 
 
 def is_share_at(run: RunToFlush, one: FlushCheckpoint, tier: str) -> bool:

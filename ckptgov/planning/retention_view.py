@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ckptgov.model.checkpoint import Purpose, StepKind
-from ckptgov.model.copies import CopyState
+from ckptgov.model.copies import CopyState, cover
 from ckptgov.model.retention import CheckpointToKeep, CopyToKeep, RunToKeep
 
 Order = tuple[int, int, int, str]
@@ -17,13 +17,7 @@ _UNPROVEN = frozenset(
 
 def covers(copies: Iterable[CopyToKeep], shard_count: int) -> bool:
     """Whether these copies hold every shard between them."""
-    held = 0
-    for one in copies:
-        if one.coverage is None:
-            return True
-        held |= int.from_bytes(one.coverage, "little")
-    every = (1 << shard_count) - 1
-    return every > 0 and held & every == every
+    return cover((one.coverage for one in copies), shard_count)
 
 
 class AtTier:
