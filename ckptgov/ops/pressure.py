@@ -12,7 +12,7 @@ from ckptgov.model.copies import CopyState
 from ckptgov.model.removal import RemovalStep, Went
 from ckptgov.model.retention import Plan, Removal, TierOutlook
 from ckptgov.ops.copy_lease import copy_lease
-from ckptgov.ops.prune import purge_now, resisted
+from ckptgov.ops.prune import met_another, purge_now, resisted
 from ckptgov.ops.removing import Removing
 
 
@@ -61,3 +61,5 @@ def _purged(removing: Removing, removal: Removal, why: str) -> RemovalStep:
         return removing.step_of(removal, Went.WAITING, "another process is at work on it")
     except CkptgovError as error:
         return resisted(removing, removal, error)
+    except OSError as error:
+        return met_another(removing, removal, error)

@@ -96,7 +96,7 @@ def _would(removal: Removal) -> str:
 
 
 def carry_on(removing: Removing, removal: Removal, caught_up: set[str]) -> RemovalStep:
-    """One removal, as far as it can go now. Never raises: what resists is noted and told."""
+    """One removal, as far as it can go now. What resists is noted and told, not raised."""
     try:
         if not removing.place_facts(removal.place).is_current:
             return _forget(removing, removal)
@@ -119,6 +119,21 @@ def carry_on(removing: Removing, removal: Removal, caught_up: set[str]) -> Remov
         return removing.step_of(removal, Went.PROTECTED, error.message, bytes_=0, files=0)
     except CkptgovError as error:
         return resisted(removing, removal, error)
+    except OSError as error:
+        return met_another(removing, removal, error)
+
+
+def met_another(removing: Removing, removal: Removal, error: OSError) -> RemovalStep:
+    """A name came or went under our hands: by another one at this very removal, or by a stranger.
+
+    ``error`` is one of the built-ins that mean just that.
+    """
+    try:
+        require_same(removing.context, removal)
+    except CkptgovError:
+        return removing.step_of(removal, Went.WAITING, _ANOTHER)
+    words = f"{error.filename or removal.name}: {error.strerror or 'changed meanwhile'}"
+    return resisted(removing, removal, StorageError(words))
 
 
 def resisted(removing: Removing, removal: Removal, error: CkptgovError) -> RemovalStep:

@@ -32,10 +32,10 @@ from ckptgov.ops.removal_clock import require_same_time
 from ckptgov.ops.removal_guard import Guarded
 from ckptgov.ops.retention_places import SeenPlaces
 from ckptgov.ops.standing_run import StandingRun, is_here, standing_run
+from ckptgov.work.leaving import Leaving, standing_tombstones
 from ckptgov.work.look import RunLook, look_settings
 from ckptgov.work.runstore import RunStore
 from ckptgov.work.tier import Place, check_identity
-from ckptgov.work.trash import Leaving, standing_tombstones
 
 Stop = Callable[[], bool]
 LOOK_S = 30.0

@@ -16,8 +16,9 @@ from ckptgov.model.policy import Safety
 from ckptgov.model.retention import Action, Removal
 from ckptgov.ops.context import Context
 from ckptgov.ops.record import sealed_facts
+from ckptgov.work.leaving import standing_tombstones
 from ckptgov.work.look import RunLook
-from ckptgov.work.trash import TrashEntry, standing_tombstones, trash_entries
+from ckptgov.work.trash import TrashEntry, trash_entries
 
 
 def adopt_trash(context: Context, look: RunLook, root: RunRootFacts) -> None:

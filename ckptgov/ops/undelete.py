@@ -31,7 +31,7 @@ from ckptgov.ops.context import Context
 from ckptgov.ops.copy_lease import copy_lease
 from ckptgov.ops.flush import run_named
 from ckptgov.ops.moving import paced_reading
-from ckptgov.ops.prune import carry_on, root_of
+from ckptgov.ops.prune import carry_on, met_another, root_of
 from ckptgov.ops.record import record_look
 from ckptgov.ops.removing import Removing, Stop, write_record
 from ckptgov.ops.retention_facts import run_named as run_facts
@@ -172,6 +172,8 @@ def _brought_back(removing: Removing, one: _Gone) -> tuple[RemovalStep, bool]:
     except CkptgovError as error:
         removing.errors.append(error)
         return removing.step_of(removal, Went.RESISTED, error.message), False
+    except OSError as error:
+        return met_another(removing, removal, error), False
 
 
 def _would(removal: Removal) -> str:

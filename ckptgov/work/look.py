@@ -43,7 +43,7 @@ from ckptgov.work.runstore import RunStore, StoredManifest, store_at
 from ckptgov.work.tier import Place
 
 if TYPE_CHECKING:
-    from ckptgov.work.trash import Leaving
+    from ckptgov.work.leaving import Leaving
 
 CLOCKS_APART_NS = 24 * 3600 * 10**9
 """How far a node's clock may lie from a file server's before a receipt is doubted for it."""
@@ -182,7 +182,7 @@ class RunLook(Closing):
     def _leaving_ones(self) -> Leaving | None:
         """What is on its way out; None where the journal knows of no removal."""
         if self._leaving is None and self._tombstones:
-            from ckptgov.work.trash import Leaving  # late: costs start-up time
+            from ckptgov.work.leaving import Leaving  # late: costs start-up time
 
             self._leaving = Leaving(self.store, self.place.uuid, self.records)
         return self._leaving

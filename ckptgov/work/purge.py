@@ -13,12 +13,13 @@ from ckptgov.layouts.tree import join, split
 from ckptgov.model.checkpoint import Manifest, Receipt, digits_of
 from ckptgov.storage.contract import Storage
 from ckptgov.work import trash as trashes
+from ckptgov.work.leaving import Leaving
 from ckptgov.work.look import RunLook
 from ckptgov.work.removal_case import require_identity, store_through
 from ckptgov.work.removal_files import Stop, ask, each, in_words, sizes
 from ckptgov.work.runstore import RunStore
 from ckptgov.work.tier import Place
-from ckptgov.work.trash import FILES, MANIFEST, RECEIPT, standing_shards
+from ckptgov.work.trash import FILES, MANIFEST, PROBE, RECEIPT, standing_shards
 
 
 class Purged(Struct, frozen=True, kw_only=True):
@@ -53,13 +54,15 @@ def purge(
     prefix = digits_of(content_id)[:16]
     if not trashes.is_entry(store, trash) or not split(trash)[1].startswith(f"{prefix}."):
         raise PathEscapes(f"{trash}: is no entry of {content_id[:23]} in this run's trash")
-    if store.storage.traits.has_directories:
+    has_directories = store.storage.traits.has_directories
+    if has_directories:
         purged = _purge_tree(store, trash, stop)
     else:
         purged = _purge_keys(place, store, trash, stop)
     if purged.left:
         return purged
-    left = [*_resisting(store.storage, f"{trash}/{RECEIPT}")]
+    left = [*_resisting(store.storage, f"{trash}/{PROBE}")] if has_directories else []
+    left += _resisting(store.storage, f"{trash}/{RECEIPT}")
     left += _resisting(store.storage, f"{trash}/{MANIFEST}")
     left += drop_entry(store, trash) if not left else []
     return Purged(files=purged.files, bytes=purged.bytes, left=tuple(left))
@@ -121,7 +124,7 @@ def _is_sealed_again(place: Place, store: RunStore, manifest: Manifest) -> bool:
     stored = [one for one in store.manifests() if one.content_prefix == prefix]
     if not stored:
         return False
-    leaving = trashes.Leaving(store, place.uuid, store.journal().records)
+    leaving = Leaving(store, place.uuid, store.journal().records)
     for one in stored:
         numbered = store.receipts().get((one.encoded_name, one.content_prefix), [])
         receipt = store.newest_receipt(numbered, place.uuid, notes=[])

@@ -18,7 +18,7 @@ from ckptgov.work.removal_case import Case, require_identity, store_through
 from ckptgov.work.removal_files import files_below, is_directory, lies_as_directory, own_directory
 from ckptgov.work.runstore import RunStore
 from ckptgov.work.tier import Place
-from ckptgov.work.trash import FILES, MANIFEST, RECEIPT, Standing, TrashEntry
+from ckptgov.work.trash import FILES, MANIFEST, PROBE, RECEIPT, Standing, TrashEntry
 
 
 def put_back(place: Place, look_or_store: RunLook | RunStore, trash: str) -> str:
@@ -77,8 +77,9 @@ def _came_back(store: RunStore, entry: TrashEntry) -> str:
 
 
 def _drop(store: RunStore, trash: str) -> None:
-    with suppress(FileNotFoundError):
-        store.storage.remove(f"{trash}/{RECEIPT}")
+    for name in (PROBE, RECEIPT) if store.storage.traits.has_directories else (RECEIPT,):
+        with suppress(FileNotFoundError):
+            store.storage.remove(f"{trash}/{name}")
     store.storage.remove_tree(f"{trash}/{FILES}", keeps=lambda _: True)  # empty directories only
     drop_entry(store, trash)
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
 
-from ckptgov.errors import ForeignPlace, Malformed, RefusedBySafety, StaleState
+from ckptgov.errors import ForeignPlace, Malformed, OverCapacity, RefusedBySafety, StaleState
 from ckptgov.layouts.survey import is_checkpoint
 from ckptgov.layouts.tree import join, split
-from ckptgov.manifest.names import MAX_NAME_BYTES, file_name_of
+from ckptgov.manifest.names import MAX_NAME_BYTES, file_name_of, percent_decode
 from ckptgov.model.checkpoint import Manifest, Receipt, Shard, digits_of
 from ckptgov.model.files import Entry, EntryKind, FileStat, Token
 from ckptgov.storage.contract import Storage
 from ckptgov.work import trash as trashes
+from ckptgov.work.leaving import standing_tombstones
 from ckptgov.work.look import RunLook
 from ckptgov.work.runstore import SIDECAR, RunStore, StoredManifest
 from ckptgov.work.tier import Place, read_identity
 from ckptgov.work.trash import Standing, entry_name, standing_shards
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Case(Struct, kw_only=True):
@@ -26,6 +30,8 @@ class Case(Struct, kw_only=True):
 
     ``receipt_file`` is None where the receipt is in the entry already, ``stored`` where the
     manifest is. ``entry`` is None where none was begun. ``listed`` are all manifests here.
+    ``is_known_by_receipt``: a removal that found no room lost the manifest; the one here has only
+    what the receipt knows.
     """
 
     place: Place
@@ -36,6 +42,7 @@ class Case(Struct, kw_only=True):
     stored: StoredManifest | None = None
     entry: str | None = None
     listed: tuple[StoredManifest, ...]
+    is_known_by_receipt: bool = False
 
     @property
     def storage(self) -> Storage:
@@ -179,6 +186,42 @@ def trashed_case(place: Place, store: RunStore, content_id: str) -> Case | None:
     # One that was moved earlier may wait beside one that is being moved.
     moving = (one for one in cases if one.standing().ours)
     return next(moving, cases[0] if cases else None)
+
+
+def receipted_case(place: Place, store: RunStore, content_id: str) -> Case | None:
+    """The copy by its receipt and its tombstone: all that a removal without room leaves at first.
+
+    None where there is no such receipt.
+    """
+    assert place.uuid is not None
+    prefix = digits_of(content_id)[:16]
+    for (encoded, own), numbered in store.receipts().items():
+        if own != prefix or len(encoded) > MAX_NAME_BYTES - 3:  # a name that was cut tells nothing
+            continue
+        receipt = store.newest_receipt(numbered, place.uuid, notes=[])
+        if receipt is None or receipt.content_id != content_id:
+            continue
+        if content_id in standing_tombstones(store.journal().records, place.uuid):
+            name = percent_decode(encoded.replace("%2f", "/"), encoded)
+            return Case(
+                place=place,
+                store=store,
+                manifest=trashes.known_by_receipt(name, receipt),
+                receipt=receipt,
+                listed=store.manifests(),
+                is_known_by_receipt=True,
+            )
+    return None
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether a call failed for want of room: space, inodes or a quota."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OverCapacity) or getattr(seen, "errno", None) in _FULL:
+            return True
+        seen = seen.__cause__
+    return False
 
 
 def not_here(place: Place, content_id: str) -> StaleState:

@@ -12,10 +12,10 @@ from ckptgov.layouts.markers import is_marker
 from ckptgov.layouts.tree import join, split
 from ckptgov.manifest.pool import Stopper, in_parallel
 from ckptgov.model.checkpoint import Manifest
-from ckptgov.model.files import EntryKind, FileStat
+from ckptgov.model.files import EntryKind, FileStat, Token
 from ckptgov.storage.contract import Storage
 from ckptgov.work.copyproof import stat_shards
-from ckptgov.work.removal_case import Case, shared_shards
+from ckptgov.work.removal_case import Case, is_full, shared_shards
 from ckptgov.work.trash import FILES, Standing
 
 Stop = Callable[[], bool]
@@ -57,7 +57,6 @@ def move_files(case: Case, standing: Standing, entry: str, stop: Stop | None) ->
     is_whole = standing.is_directory and not shared and not lies_as_directory(case, entry)
     if not is_whole:
         return _move_each(case, standing, entry, shared, stop)
-    case.storage.make_dirs(f"{entry}/{FILES}", like=case.store.run_root)
     with suppress(FileNotFoundError):
         case.storage.rename_dir(standing.base, own)
         _require_moved_right(case, standing, own)
@@ -111,7 +110,9 @@ def _move_each(
         except (FileNotFoundError, StaleState):
             return ""  # gone already; or another file has the name, and that is not ours
         except (CkptgovError, OSError) as error:
-            return in_words(source, error)
+            if not is_full(error):
+                return in_words(source, error)
+            return _unlinked(storage, source, tokens[path])
         return ""
 
     for directory in _directories(aside, going):
@@ -125,6 +126,17 @@ def _move_each(
     if standing.is_directory and not left and not shared:
         _drop_empty_below(storage, standing.base)
     return left
+
+
+def _unlinked(storage: Storage, path: str, token: Token) -> str:
+    """Where the trash has no room for its name."""
+    try:
+        storage.remove(path, only=token)
+    except (FileNotFoundError, StaleState):
+        return ""
+    except (CkptgovError, OSError) as error:
+        return in_words(path, error)
+    return ""
 
 
 def _directories(base: str, paths: Iterable[str]) -> list[str]:

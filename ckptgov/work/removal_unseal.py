@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from contextlib import suppress
 
-from ckptgov.errors import CkptgovError, OverCapacity
 from ckptgov.manifest.forms.manifests import encode_manifest
 from ckptgov.manifest.forms.receipts import encode_receipt
-from ckptgov.manifest.names import file_name_of
-from ckptgov.model.checkpoint import digits_of
 from ckptgov.storage.contract import Storage
 from ckptgov.work import trash as trashes
 from ckptgov.work.removal_case import Case
-from ckptgov.work.trash import MANIFEST, RECEIPT, entry_name
-
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+from ckptgov.work.removal_room import (
+    enter_without_room,
+    publish_same,
+    record_after,
+    record_before,
+    want_of_room,
+)
+from ckptgov.work.trash import FILES, MANIFEST, RECEIPT, entry_name
 
 
 def new_entry(case: Case, now_ns: int) -> str:
@@ -28,68 +29,38 @@ def new_entry(case: Case, now_ns: int) -> str:
 def unseal(case: Case, entry: str, tombstone: Callable[[], None]) -> None:
     """The record, then the receipt and the manifest to the entry: nothing is sealed any more.
 
-    Where there is no room for record or entry, what the manifest takes is freed for them.
-
     Raises:
-        OverCapacity: that was not enough. The checkpoint's own files are whole.
+        OverCapacity: there is no room for the record; see ``removal_room``.
     """
-    has_directories = case.storage.traits.has_directories
-    try:
+    if not case.storage.traits.has_directories:
         tombstone()
-        _enter(case, entry)
-    except (CkptgovError, OSError) as error:
-        if not has_directories or not is_full(error):
-            raise
-        _without_room(case, entry, tombstone)
+        _copy_in(case, entry)
+        return
+    is_recorded = want_of_room(tombstone) is None
+    if want_of_room(lambda: _move_in(case, entry)) is not None:
+        record_before(case, entry, tombstone)
+        enter_without_room(case, entry)
+    elif not is_recorded:
+        record_after(case, entry, tombstone)
 
 
-def _without_room(case: Case, entry: str, tombstone: Callable[[], None]) -> None:
-    """The manifest first: without it nothing is sealed, whatever else goes."""
-    _remove_own_files(case)
-    try:
-        tombstone()
-        case.storage.make_dirs(entry, like=case.store.run_root)
-    except (CkptgovError, OSError) as error:
-        if not is_full(error):
-            raise
-        with suppress(CkptgovError, OSError):  # back to how it was, which had room
-            case.store.publish_manifest(case.manifest)
-            case.store.publish_receipt(case.manifest.name, case.receipt)
-        raise OverCapacity(
-            f"{case.where}: there is no room even for the record of its removal",
-            hint="free a few KiB on the tier; the checkpoint's own files were not touched",
-        ) from error
-    # Without them it can be purged and not undone.
-    with suppress(CkptgovError, OSError):
-        _publish_same(case.storage, f"{entry}/{RECEIPT}", encode_receipt(case.receipt))
-        _publish_same(case.storage, f"{entry}/{MANIFEST}", encode_manifest(case.manifest))
-
-
-def is_full(error: BaseException) -> bool:
-    """Whether a call failed for want of room: space, inodes or a quota."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, OverCapacity) or getattr(seen, "errno", None) in _FULL:
-            return True
-        seen = seen.__cause__
-    return False
-
-
-def _enter(case: Case, entry: str) -> None:
-    storage, sidecar = case.storage, case.store.sidecar
+def _copy_in(case: Case, entry: str) -> None:
     assert case.stored is not None
-    manifest = f"{sidecar}/manifests/{case.stored.file}"
-    if storage.traits.has_directories:
-        storage.make_dirs(entry, like=case.store.run_root)
-        if case.receipt_file is not None:
-            _move_over(storage, f"{sidecar}/receipts/{case.receipt_file}", f"{entry}/{RECEIPT}")
-        _move_over(storage, manifest, f"{entry}/{MANIFEST}")
-    else:
-        _publish_same(storage, f"{entry}/{RECEIPT}", encode_receipt(case.receipt))
-        _publish_same(storage, f"{entry}/{MANIFEST}", encode_manifest(case.manifest))
-        with suppress(FileNotFoundError):
-            storage.remove(manifest)
-    remove_receipts(case)
+    storage = case.storage
+    publish_same(storage, f"{entry}/{RECEIPT}", encode_receipt(case.receipt))
+    publish_same(storage, f"{entry}/{MANIFEST}", encode_manifest(case.manifest))
+    with suppress(FileNotFoundError):
+        storage.remove(f"{case.store.sidecar}/manifests/{case.stored.file}")
+
+
+def _move_in(case: Case, entry: str) -> None:
+    """All that is needed in it is made before anything moves."""
+    assert case.stored is not None
+    storage, sidecar = case.storage, case.store.sidecar
+    storage.make_dirs(f"{entry}/{FILES}", like=case.store.run_root)
+    if case.receipt_file is not None:
+        _move_over(storage, f"{sidecar}/receipts/{case.receipt_file}", f"{entry}/{RECEIPT}")
+    _move_over(storage, f"{sidecar}/manifests/{case.stored.file}", f"{entry}/{MANIFEST}")
 
 
 def _move_over(storage: Storage, source: str, target: str) -> None:
@@ -99,26 +70,3 @@ def _move_over(storage: Storage, source: str, target: str) -> None:
     except FileExistsError:
         storage.remove(target)
         storage.rename(source, target)
-
-
-def _publish_same(storage: Storage, path: str, raw: bytes) -> None:
-    try:
-        storage.publish(path, [raw])
-    except FileExistsError:
-        if trashes.read_if_there(storage, path) != raw:
-            storage.replace(path, [raw])
-
-
-def _remove_own_files(case: Case) -> None:
-    assert case.stored is not None
-    with suppress(FileNotFoundError):
-        case.storage.remove(f"{case.store.sidecar}/manifests/{case.stored.file}")
-    remove_receipts(case)
-
-
-def remove_receipts(case: Case) -> None:
-    """Those left of this checkpoint: they would vouch for the files of a later one."""
-    key = (file_name_of(case.manifest.name), digits_of(case.manifest.content_id)[:16])
-    for _number, name in case.store.receipts().get(key, []):
-        with suppress(FileNotFoundError):
-            case.storage.remove(f"{case.store.sidecar}/receipts/{name}")

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from ckptgov.model.checkpoint import digits_of
 from ckptgov.model.files import EntryKind, FileStat
+from ckptgov.work.leaving import standing_tombstones
 from ckptgov.work.look import RunLook
 from ckptgov.work.purge import Purged, purge
 from ckptgov.work.put_back import put_back
@@ -23,6 +24,7 @@ from ckptgov.work.removal_case import (
     Case,
     extras_of,
     not_here,
+    receipted_case,
     require_identity,
     require_unchanged,
     sealed_case,
@@ -41,10 +43,17 @@ from ckptgov.work.removal_files import (
     moved_into,
     sizes,
 )
-from ckptgov.work.removal_unseal import new_entry, remove_receipts, unseal
+from ckptgov.work.removal_room import enter_without_room, record_after, remove_receipts
+from ckptgov.work.removal_unseal import new_entry, unseal
 from ckptgov.work.runstore import RunStore
 from ckptgov.work.tier import Place
-from ckptgov.work.trash import FILES, entry_paths, trash_entries
+from ckptgov.work.trash import (
+    FILES,
+    date_of,
+    entry_paths,
+    trash_entries,
+    trash_of,
+)
 
 __all__ = [
     "Freed",
@@ -143,16 +152,17 @@ def move_aside(
 
     ``tombstone`` writes the record where the journal is kept and at this place. It is called
     before anything is touched, again by each call that finds the manifest still standing, and
-    once more where there was no room for it; so it must do nothing where its record stands. A
-    file that is gone already is no error.
+    once more where there was no room for it; so it must do nothing where its record stands. (On a
+    full tier the manifest goes before it, and a file of the checkpoint may have to; what is left
+    can then be purged and not undone.) A file that is gone already is no error.
 
     Raises:
         StaleState: it is not sealed here, or a shard is not what was verified: nothing was
             touched; or another thing took its place in between and is where it was.
         RefusedBySafety: its directory holds another checkpoint, a run or a mount, or it lies here
             under two names: nothing was touched.
-        OverCapacity: there is no room for the record: nothing but the manifest may be gone, and
-            a scan seals it again.
+        OverCapacity: there is no room for the record, and none that this place could make:
+            nothing but the manifest may be gone, and a scan seals it again.
         ForeignPlace: the root is another place's, or nobody's: nothing was touched.
         PathEscapes: a symlink stands in its place: nothing of it was touched.
         StorageError: storage failed; some of it may be moved. Call again.
@@ -171,13 +181,26 @@ def move_aside(
         unseal(case, entry, tombstone)
         return _moved(case, entry, stop)
     found = trashed_case(place, store, content_id)
-    if found is None or found.entry is None:
-        return _without_names(place, store, content_id)
-    remove_receipts(found)
-    return _moved(found, found.entry, stop)
+    if found is not None and found.entry is not None:
+        if content_id not in standing_tombstones(store.journal().records, place.uuid):
+            record_after(found, found.entry, tombstone)
+        return _moved(found, found.entry, stop)
+    begun = receipted_case(place, store, content_id)
+    if begun is None:
+        return _without_names(place, store, content_id, now_ns)
+    entry = new_entry(begun, now_ns)
+    enter_without_room(begun, entry)
+    return _moved(begun, entry, stop)
 
 
 def _moved(case: Case, entry: str, stop: Stop | None) -> Trashed:
+    trashed = _with_files(case, entry, stop)
+    if not trashed.left:
+        remove_receipts(case)
+    return trashed
+
+
+def _with_files(case: Case, entry: str, stop: Stop | None) -> Trashed:
     standing = case.standing()
     if not case.storage.traits.has_directories:  # nothing is moved: the objects stay
         return Trashed(
@@ -199,8 +222,12 @@ def _moved(case: Case, entry: str, stop: Stop | None) -> Trashed:
     )
 
 
-def _without_names(place: Place, store: RunStore, content_id: str) -> Trashed:
-    """An entry without its receipt: there was no room for it, or a purge has come so far."""
+def _without_names(place: Place, store: RunStore, content_id: str, now_ns: int) -> Trashed:
+    """An entry without its receipt: there was no room for it, or a purge has come so far.
+
+    Raises:
+        StaleState: there is none, nor a record that this was ever begun.
+    """
     storage = store.storage
     for path in reversed(entry_paths(store, digits_of(content_id)[:16])):
         files: tuple[str, ...] = ()
@@ -212,4 +239,12 @@ def _without_names(place: Place, store: RunStore, content_id: str) -> Trashed:
             moved_bytes=sum(storage.stat(f"{path}/{FILES}/{one}").bytes for one in files),
             note="what an undelete needs is not there",
         )
-    raise not_here(place, content_id)
+    if content_id not in standing_tombstones(store.journal().records, place.uuid):
+        raise not_here(place, content_id)
+    nothing = f"{digits_of(content_id)[:16]}.{'0' * 16}"
+    return Trashed(
+        trash=f"{trash_of(store)}/{date_of(now_ns)}/{nothing}",
+        moved_files=0,
+        moved_bytes=0,
+        note="nothing of it was left to be moved",
+    )

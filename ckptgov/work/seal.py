@@ -89,7 +89,7 @@ def require_staying(
     store: RunStore, manifest: Manifest, tokens: Sequence[tuple[str, Token]]
 ) -> None:
     """Raise OnItsWayOut where the run's trash has an entry for exactly these files."""
-    from ckptgov.work.trash import is_leaving  # late: only who seals needs it
+    from ckptgov.work.leaving import is_leaving  # late: only who seals needs it
 
     if is_leaving(store, manifest.name, manifest.content_id, tokens):
         raise OnItsWayOut(manifest.name)

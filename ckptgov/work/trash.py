@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, date, datetime
 
 from msgspec import Struct
@@ -30,9 +30,8 @@ from ckptgov.errors import Malformed, StorageError
 from ckptgov.layouts.tree import join, split
 from ckptgov.manifest.forms.manifests import decode_manifest
 from ckptgov.manifest.forms.receipts import decode_receipt
-from ckptgov.model.checkpoint import Manifest, Receipt, digits_of
+from ckptgov.model.checkpoint import Manifest, Receipt, Shard, StepKind, digits_of
 from ckptgov.model.files import EntryKind, FileStat, Token
-from ckptgov.model.journal import NumberedRecord, Tombstone, Undelete
 from ckptgov.storage.contract import Storage
 from ckptgov.work.copyproof import stat_shards
 from ckptgov.work.owned import TRASH, names_in
@@ -42,6 +41,8 @@ CLOCKS_APART_NS = 300 * 10**9
 """How far a store's clock may lie from that of whoever verified an object."""
 
 MANIFEST, RECEIPT, FILES = "manifest.json", "receipt.json", "files"
+PROBE = "room"
+"""A file that tries out whether anything has room; it stays only where that was killed."""
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _ENTRY = re.compile(r"([0-9a-f]{16})\.([0-9a-f]{8})([0-9a-f]{8})")
@@ -192,7 +193,7 @@ def _manifest_of(store: RunStore, path: str) -> tuple[Manifest | None, str]:
 
 
 def _disagreement(path: str, manifest: Manifest, receipt: Receipt | None) -> str:
-    prefix, mark = _parts(path)
+    prefix, mark = marks_of(path)
     if not digits_of(manifest.content_id).startswith(prefix) or name_mark(manifest.name) != mark:
         return f"its {MANIFEST} is of another checkpoint"
     if receipt is not None and receipt.content_id != manifest.content_id:
@@ -200,7 +201,8 @@ def _disagreement(path: str, manifest: Manifest, receipt: Receipt | None) -> str
     return ""
 
 
-def _parts(path: str) -> tuple[str, str]:
+def marks_of(path: str) -> tuple[str, str]:
+    """The beginning of the content id, and the mark of the name, that an entry is called by."""
     found = _ENTRY.fullmatch(split(path)[1])
     return (found[1], found[2]) if found else ("", "")
 
@@ -258,6 +260,20 @@ def _is_same(stat: FileStat, token: Token, receipt: Receipt) -> bool:
     return stat.kind is EntryKind.FILE and stat.token.same_content(token) and not is_stored_since
 
 
+def known_by_receipt(name: str, receipt: Receipt) -> Manifest:
+    """What a receipt alone tells of a checkpoint: its files and their sizes."""
+    return Manifest(
+        content_id=receipt.content_id,
+        name=name,
+        step=None,
+        step_kind=StepKind.NONE,
+        layout="",
+        world_size=None,
+        purposes=(),
+        shards=tuple(Shard(path, token.bytes, "") for path, token in receipt.tokens),
+    )
+
+
 def _may_be_group(manifest: Manifest) -> bool:
     """Files beside other checkpoints' begin with the name that they share."""
     stem = split(manifest.name)[1]
@@ -274,86 +290,3 @@ def read_if_there(storage: Storage, path: str) -> bytes | None:
             return file.read_at(0, size)
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-class Leaving:
-    """What of a run is on its way out of one place: its journal says so, its trash how far.
-
-    Looks into the trash only where the journal has a tombstone that stands: it is always written
-    first.
-    """
-
-    def __init__(
-        self, store: RunStore, place: str | None, records: Sequence[NumberedRecord]
-    ) -> None:
-        self._store = store
-        self._tombstones = standing_tombstones(records, place)
-        self._entries: tuple[str, ...] | None = None
-
-    def is_removed(self, manifest: Manifest, receipt: Receipt | None) -> bool:
-        """Whether a manifest that stands here is of what a tombstone has taken away.
-
-        One that was made again after it counts anew: where an entry tells which incarnation went,
-        by its files' tokens, else by when they were verified. (An object's ETag may be the same
-        whenever the same bytes are stored, so there it is always the time.)
-        """
-        tombstone = self._tombstones.get(manifest.content_id)
-        if tombstone is None:
-            return False
-        if receipt is None:
-            return True
-        begin = f"{digits_of(manifest.content_id)[:16]}.{name_mark(manifest.name)}"
-        entries = [one for path in self._paths() if (one := split(path)[1]).startswith(begin)]
-        if entries and self._store.storage.traits.has_directories:
-            return f"{begin}{token_mark(receipt.tokens)}" in entries
-        return receipt.verified_at_ns <= tombstone.stamp.at_ns
-
-    def holds(self, name: str) -> bool:
-        """Whether files of a checkpoint of this name still stand as its trash entry knows them."""
-        if not self._tombstones:
-            return False
-        mark = name_mark(name)
-        return any(self._stands(path, name) for path in self._paths() if _parts(path)[1] == mark)
-
-    def _stands(self, path: str, name: str) -> bool:
-        entry = read_entry(self._store, path)
-        if entry.manifest is None or entry.receipt is None or entry.name != name:
-            return False
-        standing = standing_shards(
-            self._store.storage, self._store.run_root, entry.manifest, entry.receipt
-        )
-        return bool(standing.ours) and not standing.others
-
-    def _paths(self) -> tuple[str, ...]:
-        if self._entries is None:
-            self._entries = entry_paths(self._store)
-        return self._entries
-
-
-def standing_tombstones(
-    records: Iterable[NumberedRecord], place: str | None
-) -> dict[str, Tombstone]:
-    """Content ids that were removed at a place, or everywhere, and not brought back since."""
-    found: dict[str, Tombstone] = {}
-    for item in sorted(records, key=_in_order):
-        match item.record:
-            case Tombstone(content_id=content_id, place=at) if at in (None, place):
-                found[content_id] = item.record
-            case Undelete(content_id=content_id, place=at) if at in (None, place):
-                found.pop(content_id, None)
-            case _:
-                pass
-    return found
-
-
-def _in_order(item: NumberedRecord) -> tuple[int, int, str]:
-    """Records of two places may share a number; then the later one counts as later."""
-    return item.number, item.record.stamp.at_ns, item.record.stamp.id
-
-
-def is_leaving(
-    store: RunStore, name: str, content_id: str, tokens: Iterable[tuple[str, Token]]
-) -> bool:
-    """Whether exactly these files are being removed under this name; looks anew."""
-    own = f"{digits_of(content_id)[:16]}.{name_mark(name)}{token_mark(tokens)}"
-    return bool(entry_paths(store, own))

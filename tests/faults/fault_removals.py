@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import fault_trace
@@ -60,14 +61,17 @@ class RemovalCampaign:
         shutil.rmtree(self.root)
         shutil.copytree(self._kept, self.root, copy_function=_link)
 
-    def require_nothing_half(self) -> None:
-        """Whatever is offered is whole; a scan seals nothing of it."""
+    def require_nothing_half(self, *, may_be_sealed_again: bool = False) -> None:
+        """Whatever is offered is whole; a scan seals nothing of it (but see ``Trial``)."""
         with PosixStorage(self.root) as storage:
             self.trial.stage.tree = storage
-            self.trial.require_nothing_half()
+            self.trial.require_nothing_half(may_be_sealed_again=may_be_sealed_again)
 
-    def require_convergence(self) -> None:
-        """The command again, undisturbed: all is as it should be."""
+    def require_convergence(self, *, strange_may_stay: bool = False) -> None:
+        """The command again, undisturbed: all is as it should be.
+
+        ``strange_may_stay``: where every shard had to make room, files beside them are left.
+        """
         again = self.run()
         assert again.code == 0, again
         with PosixStorage(self.root) as storage:
@@ -75,6 +79,9 @@ class RemovalCampaign:
             trial.stage.tree = storage
             match self.verb:
                 case "aside":
+                    if strange_may_stay:
+                        with suppress(FileNotFoundError):
+                            storage.remove(f"run/{trial.strange}")
                     assert trial.stage.files() == trial.rest
                     trash = again.json["trash"]
                     assert trial.stage.purge(trial.manifest, trash).left == ()

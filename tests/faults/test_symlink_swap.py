@@ -25,27 +25,24 @@ FILES = {
 
 _SWAPPER = textwrap.dedent(
     """
-    import os, sys
+    import contextlib, os, random, sys, time
     canary, *paths = sys.argv[1:]
     swaps = 0
     while True:
-        for path in paths:
+        for path in random.sample(paths, len(paths)):
             aside = path + ".swapped"
-            try:
+            with contextlib.suppress(OSError):
                 os.rename(path, aside)
                 os.symlink(canary, path)
-            except OSError:
-                pass
-            try:
-                os.unlink(path)
-            except OSError:
-                pass
-            try:
-                os.rename(aside, path)
                 swaps += 1
-            except OSError:
-                pass
+            time.sleep(random.random() / 5000)
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+            with contextlib.suppress(OSError):
+                os.rename(aside, path)
         os.pwrite(1, b"%12d" % swaps, 0)
+        if swaps % 7 == 0:
+            time.sleep(random.random() / 20)  # now and then something is removed undisturbed
     """
 )
 
@@ -100,21 +97,31 @@ def test_a_removal_never_goes_through_a_directory_that_became_a_link(
         trash = run / ".ckptgov/trash"
         trash.mkdir()
         targets = (run / "step_1", run / "step_1/a", run / "step_1/a/b", run / "step_1/c", trash)
-        done = 0
         with swapping(canary.top, *targets, count_file=tmp_path / "count") as swaps:
-            while swaps() < (10_000 if full_sweep else 300) or not done:
+            while swaps() < (10_000 if full_sweep else 300):
                 with suppress(CkptgovError, OSError):
-                    manifest = stage.seal("step_1", FILES)
-                    moved = stage.move(manifest)
-                    stage.purge(manifest, moved.trash)
-                    done += 1
-                with suppress(CkptgovError, OSError):
-                    storage.remove_tree("run/step_1")
-                for _ in range(3):
-                    with suppress(CkptgovError, OSError):
-                        storage.remove_tree("run/.ckptgov/manifests")
+                    _removed(stage)
+                _clear(storage, run)
                 canary.require_untouched()
+        _clear(storage, run)
+        _removed(stage)  # undisturbed it comes to its end
     canary.require_untouched()
+
+
+def _removed(stage: Stage) -> None:
+    manifest = stage.seal("step_1", FILES)
+    moved = stage.move(manifest)
+    assert stage.purge(manifest, moved.trash).left == ()
+
+
+def _clear(storage: PosixStorage, run: Path) -> None:
+    for path in (run / "step_1", run / ".ckptgov/trash"):
+        if path.is_symlink():  # the last swap, where nobody swaps any more
+            with suppress(OSError):
+                path.unlink()
+    for left in ("step_1", "step_1.swapped", ".ckptgov/trash.swapped", ".ckptgov/manifests"):
+        with suppress(CkptgovError, OSError):
+            storage.remove_tree(f"run/{left}")
 
 
 @pytest.mark.timeout(3600)
@@ -143,5 +150,6 @@ def test_a_tree_is_removed_beneath_itself_whatever_is_swapped(
                         storage.publish(f"tree/{path}", [raw])
             with suppress(CkptgovError, OSError):
                 gone += storage.remove_tree("tree").files
+                gone += storage.remove_tree("tree.swapped").files
             canary.require_untouched()
     canary.require_untouched()

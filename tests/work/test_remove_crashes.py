@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import errno
+import os
+from collections.abc import Callable, Iterable
 
 import pytest
 
+from ckptgov.errors import StorageError
 from ckptgov.layouts.tree import join
+from ckptgov.model.files import FileStat
 from ckptgov.storage.contract import Storage
 from ckptgov.storage.memory import MemoryStorage
 from ckptgov.testing.crashing import Crash, CrashingStorage
@@ -96,3 +100,92 @@ def test_what_is_seen_of_every_kind_is_what_was_there_before(
     assert {join("run", path) for path in trial.own} <= set(everything(trial.stage.tree))
     assert trial.own
     assert trial.rest
+
+
+class Tight(MemoryStorage):
+    """Has only so many blocks once ``limit_blocks`` is set: a name takes one, and every 4 KiB."""
+
+    limit_blocks: int | None = None
+
+    def publish(self, path: str, chunks: Iterable[bytes]) -> FileStat:
+        content = b"".join(chunks)
+        self._require(1 + len(content) // 4096)
+        return super().publish(path, [content])
+
+    def make_dirs(self, path: str, *, like: str | None = None) -> None:
+        parts = path.split("/")
+        for depth in range(1, len(parts) + 1):
+            above = "/".join(parts[:depth])
+            try:
+                self.stat(above)
+            except FileNotFoundError:
+                self._require(1)
+            super().make_dirs(above, like=like)
+
+    def used_blocks(self, top: str = "") -> int:
+        used = 0
+        for one in self.list(top):
+            path = join(top, one.name)
+            used += 1 + self.stat(path).bytes // 4096
+            used += self.used_blocks(path) if one.kind == "dir" else 0
+        return used
+
+    def _require(self, blocks: int) -> None:
+        if self.limit_blocks is not None and self.used_blocks() + blocks > self.limit_blocks:
+            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise StorageError("no room", hint="free some") from full
+
+
+def tight(form: str, files: Files, free_blocks: int) -> Trial:
+    # Where every shard has to make room, strange files beside them stay.
+    shards = {path: raw for path, raw in files.items() if not path.endswith("notes.txt")}
+    tree = Tight()
+    trial = Trial(form, shards, tree)
+    tree.limit_blocks = tree.used_blocks() + free_blocks
+    return trial
+
+
+@pytest.mark.parametrize("free_blocks", range(7))
+@pytest.mark.parametrize("form", GOES)
+def test_a_removal_without_room_that_dies_anywhere_leaves_nothing_half_and_converges(
+    runs, form: str, free_blocks: int
+) -> None:
+    made = tight(form, runs[form], free_blocks)
+    counted = CrashingStorage(made.stage.tree)
+    made.remove(counted)
+    made.require_gone()
+    for crash_at, call in enumerate(counted.calls):
+        trial = tight(form, runs[form], free_blocks)
+        with pytest.raises(Crash):
+            trial.remove(CrashingStorage(trial.stage.tree, crash_at))
+        try:
+            _require_whole_or_out(trial)
+            trial.scan()  # seals again what is whole and not recorded as removed
+            _require_whole_or_out(trial)
+            trial.remove(trial.stage.tree)
+            trial.require_gone()
+        except BaseException as error:
+            error.add_note(f"died at {call}")
+            raise
+
+
+def _require_whole_or_out(trial: Trial) -> None:
+    there, offered = trial.stage.files(), trial.stage.names_offered()
+    assert there.items() >= trial.rest.items()
+    assert trial.kept in offered
+    assert trial.name not in offered or there.items() >= trial.own.items()
+
+
+@pytest.mark.parametrize("form", GOES)
+def test_a_removal_of_which_record_and_receipt_stand_is_offered_to_nobody(runs, form: str) -> None:
+    trial = Trial(form, runs[form], MemoryStorage())
+    trial.stage.tombstone(trial.manifest)()
+    for one in trial.stage.store.manifests():  # it gave its room to the record
+        if trial.manifest.content_id[7:23] == one.content_prefix:
+            trial.stage.tree.remove(f"{trial.stage.store.sidecar}/manifests/{one.file}")
+    trial.require_nothing_half()
+    assert trial.stage.names_offered() == [trial.kept]
+    for path, raw in trial.own.items():  # its trainer saved it again
+        trial.stage.tree.remove(f"run/{path}")
+        trial.stage.put(f"run/{path}", raw)
+    assert sorted(trial.stage.names_offered()) == sorted([trial.name, trial.kept])
