@@ -27,7 +27,12 @@ _SHORTEST_LEASE_S = 10
 Step = Annotated[int, typer.Argument(metavar="STEP", min=0, help="Its step.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.")]
 PinName = Annotated[
-    str, typer.Option("--name", metavar="NAME", help="The pin's name; policies may keep by it.")
+    str | None,
+    typer.Option(
+        "--name",
+        metavar="NAME",
+        help="The pin's name; policies may keep by it. Default: step-STEP.",
+    ),
 ]
 
 
@@ -45,7 +50,7 @@ def register(app: typer.Typer) -> None:
 def pin(
     target: Target,
     step: Step,
-    name: PinName,
+    name: PinName = None,
     reason: Reason = "",
     until: Annotated[
         str | None,
@@ -68,11 +73,12 @@ def pin(
 
     if not reason.strip():
         raise UsageError("pin: say why with --reason TEXT")
-    _check_own(name)
+    named = _named(name, step)
+    _check_own(named)
     ttl_s = _until(until)
     with opened_governor() as governor:
         record = governor.pin(
-            target, step=step, name=name, reason=reason, ttl_s=ttl_s, dry_run=dry_run
+            target, step=step, name=named, reason=reason, ttl_s=ttl_s, dry_run=dry_run
         )
     return render_claims.claim(record, step=step, as_json=json, dry_run=dry_run)
 
@@ -80,7 +86,7 @@ def pin(
 def unpin(
     target: Target,
     step: Step,
-    name: PinName,
+    name: PinName = None,
     reason: Reason = "",
     dry_run: DryRun = False,
     json: Json = False,
@@ -92,13 +98,17 @@ def unpin(
         record = governor.pin(
             target,
             step=step,
-            name=name,
+            name=_named(name, step),
             reason=reason or None,
             ttl_s=None,
             undo=True,
             dry_run=dry_run,
         )
     return render_claims.claim(record, step=step, as_json=json, dry_run=dry_run)
+
+
+def _named(name: str | None, step: int) -> str:
+    return f"step-{step}" if name is None else name
 
 
 def _check_own(name: str) -> None:

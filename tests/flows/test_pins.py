@@ -70,6 +70,14 @@ def test_an_unpin_ends_it(cli, target, home) -> None:
     assert pins_of(home) == [["b"]]
 
 
+def test_a_pin_without_a_name_is_called_by_its_step(cli, target, home) -> None:
+    cli.done("pin", target, "100", "--reason", "x")
+    cli.done("pin", target, "200", "--reason", "x")
+    assert pins_of(home) == [["step-100"], ["step-200"]]
+    cli.done("unpin", target, "100")
+    assert pins_of(home) == [["step-200"]]
+
+
 def test_an_unpin_is_of_the_step_that_is_pinned(cli, target, home) -> None:
     cli.done("pin", target, "100", "--name", "a", "--reason", "x")
     told = cli.json("unpin", target, "200", "--name", "a")
