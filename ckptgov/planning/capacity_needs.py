@@ -59,15 +59,15 @@ def _quota_needs(policy: str, tier: str, rule: CapacityRule, tally: Tally) -> It
     held_bytes, held_files = tally.held_after(policy, tier)
     if rule.quota_bytes is not None:
         text = (
-            f"goes: runs of policy {policy} hold {size(held_bytes)} on {tier}, "
-            f"and may hold {size(rule.quota_bytes)}"
+            f"goes: runs of policy {policy} would still hold {size(held_bytes)} on {tier}, "
+            f"and their quota is {size(rule.quota_bytes)}"
         )
         why = Why(DropReason.QUOTA_BYTES, text)
         yield Need(policy, tier, None, Unit.BYTES, held_bytes - rule.quota_bytes, why)
     if rule.quota_files is not None:
         text = (
-            f"goes: runs of policy {policy} hold {held_files} files on {tier}, "
-            f"and may hold {rule.quota_files}"
+            f"goes: runs of policy {policy} would still hold {held_files} files on {tier}, "
+            f"and their quota is {rule.quota_files}"
         )
         why = Why(DropReason.QUOTA_FILES, text)
         yield Need(policy, tier, None, Unit.FILES, held_files - rule.quota_files, why)

@@ -90,8 +90,8 @@ def _least(newest_first: Sequence[Seen], floors: Floors) -> Iterator[_Shield]:
             continue
         if any(tier.is_whole for tier in one.tiers.values()):
             steps.add(held.step)
-            rank = f"{len(steps)} of {floors.min_restorable}"
-            text = f"kept: restorable checkpoint {rank} that a run always keeps (min_restorable)"
+            rank = f"{len(steps)} of the {floors.min_restorable}"
+            text = f"kept: restorable checkpoint {rank} that every run keeps (min_restorable)"
             yield held.content_id, Why(KeepReason.FLOOR_RESTORABLE, text)
 
 

@@ -83,12 +83,13 @@ _CALENDARS = tuple(Calendar)
 def _last(number: int, asked: Asked) -> Iterator[Kept]:
     total = len(asked.candidates)
     for rank in range(1, min(number, total) + 1):
-        yield total - rank, Why(KeepReason.LAST, f"kept: last {rank} of {count(number)}")
+        text = f"kept: last {count(number)} (number {rank} from the newest)"
+        yield total - rank, Why(KeepReason.LAST, text)
 
 
 def _first(number: int, asked: Asked) -> Iterator[Kept]:
     for index in range(min(number, len(asked.candidates))):
-        text = f"kept: first {index + 1} of {count(number)}"
+        text = f"kept: first {count(number)} (number {index + 1} from the oldest)"
         yield index, Why(KeepReason.FIRST, text)
 
 
@@ -120,7 +121,7 @@ def _every_steps(steps: int, asked: Asked) -> Iterator[Kept]:
         multiple = (one.step or 0) // steps
         if multiple not in met:
             met.add(multiple)
-            text = f"kept: every {steps} steps (first from {multiple * steps})"
+            text = f"kept: every {steps} steps (the first at or above {multiple * steps})"
             yield index, Why(KeepReason.EVERY_STEPS, text)
 
 

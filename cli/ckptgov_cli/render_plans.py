@@ -9,6 +9,7 @@ from ckptgov.errors import CkptgovError
 from ckptgov.model.planned import Kept, PlanAnswer
 from ckptgov.model.retention import (
     Action,
+    DropReason,
     KeepReason,
     Plan,
     PlanEntry,
@@ -33,6 +34,14 @@ if TYPE_CHECKING:
 CHANGES_PENDING = 20
 _GOES = ("ACTION", "RUN", "STEP", "CHECKPOINT", "WHERE", "FREES", "WHY")
 _STAYS = ("STAYS", "RUN", "STEP", "CHECKPOINT", "WHERE", "SIZE", "WHY")
+_FOR_ROOM = frozenset(
+    {
+        DropReason.QUOTA_BYTES,
+        DropReason.QUOTA_FILES,
+        DropReason.WATERMARK,
+        DropReason.ROOM_FOR_SAVE,
+    }
+)
 _PLANS = ("PLAN", "STATE", "MADE", "COPIES", "FREES", "BY", "NOTE")
 
 
@@ -93,7 +102,8 @@ def _whole_plan(stored: StoredPlan, stays: Sequence[RunVerdict] | None) -> None:
         output.line("")
         output.table(_GOES, [_goes(one) for one in told.entries])
         output.line("")
-        output.line("prune: the checkpoint goes. evict: this copy goes, the checkpoint stays.")
+        for text in _legend(told):
+            output.line(text)
     sections = [_tiers(told.tiers)]
     if stays is not None:
         _each_that_stays(stays)
@@ -107,6 +117,22 @@ def _whole_plan(stored: StoredPlan, stays: Sequence[RunVerdict] | None) -> None:
             output.line("")
         for each in lines:
             output.line(each)
+
+
+def _legend(told: Plan) -> Iterator[str]:
+    """What the words in the list mean, as far as they are there, and what can be undone."""
+    actions = {one.action for one in told.entries}
+    if Action.PRUNE in actions:
+        yield "prune: no copy of the checkpoint would be left anywhere."
+    if Action.EVICT in actions:
+        yield "evict: this copy would go; the checkpoint stays elsewhere."
+    reasons = {why.reason for one in told.entries for why in one.why}
+    if reasons & _FOR_ROOM:
+        yield "For room goes what the policy's 'yields' names, the oldest first, down to the limit."
+    yield (
+        "Applying only condemns; files move to the trash after the policy's grace, and are purged "
+        "after its trash time. Until then 'ckptgov undelete' brings them back."
+    )
 
 
 def _heading(stored: StoredPlan) -> Iterator[str]:
@@ -127,8 +153,8 @@ def _heading(stored: StoredPlan) -> Iterator[str]:
     runs = len({one.run_id for one in told.entries})
     word = "lists" if stored.state is PlanState.APPLIED else "would remove"
     yield (
-        f"{word} {_many(len(told.entries), 'copy', 'copies')} of {_many(runs, 'run')}, "
-        f"{size(freed)} in all; {_many(gone, 'checkpoint')} would be gone for good"
+        f"{word} {_many(len(told.entries), 'copy', 'copies')} in {_many(runs, 'run')}, "
+        f"{size(freed)} in all; of {_many(gone, 'checkpoint')} none would be left"
     )
 
 
@@ -175,9 +201,9 @@ def _where(tier: str, node: str | None) -> str:
 def _tiers(found: Sequence[TierOutlook]) -> list[str]:
     lines = []
     for one in found:
-        after = max(0, one.used_bytes - one.freed_bytes)
-        line = f"tier {_where(one.tier, one.node)}: {size(one.used_bytes)} used now, "
-        line += f"{size(after)} after"
+        line = f"tier {_where(one.tier, one.node)}: {size(one.used_bytes)} used now"
+        if one.freed_bytes:
+            line += f", {size(one.freed_bytes)} less afterwards"
         if one.limit_bytes is not None:
             line += f"; limit {size(one.limit_bytes)}"
         if one.over_bytes or one.over_files:
@@ -194,7 +220,7 @@ def _tiers(found: Sequence[TierOutlook]) -> list[str]:
 def _kept(found: Sequence[Kept]) -> list[str]:
     if not found:
         return []
-    lines = ["stays, by its weightiest reason ('--all' lists each):"]
+    lines = ["stays, by its strongest reason ('--all' lists each):"]
     for one in found:
         words = KEPT_WORDS[KeepReason(one.reason)]
         lines.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -114,13 +115,15 @@ def test_every_line_says_what_where_how_much_and_why(cli, run, policy) -> None:
         assert where == "tier"
         assert frees == f"frees {render_plans.size(size)}"
         assert "no rule" in why
-    assert "would remove 3 copies of 1 run, " in answer.out
-    assert "3 checkpoints would be gone for good" in answer.out
-    assert "prune: the checkpoint goes" in answer.out
+    assert "would remove 3 copies in 1 run, " in answer.out
+    assert "of 3 checkpoints none would be left" in answer.out
+    assert "prune: no copy of the checkpoint would be left" in answer.out
+    assert "evict:" not in answer.out
+    assert "'ckptgov undelete' brings them back" in answer.out
     assert "policies: ours" in answer.out
     assert "nothing was heard of" not in answer.out
     assert "tier: 1 checkpoint" in answer.out
-    assert "used now" in answer.out
+    assert re.search(r"^tier tier: .* used now, .* less afterwards", answer.out, re.MULTILINE)
 
 
 def test_all_lists_each_that_stays_with_its_reasons(cli, run, policy) -> None:

@@ -240,7 +240,7 @@ def test_floors_keep_the_newest_so_many_over_all_tiers() -> None:
     rules = policy({"lustre": LAST_1, "s3": LAST_1}, floors=Floors(min_restorable=2, min_age_s=0))
     verdict = decided(run(checkpoint(50), *spread), rules)
     assert kept(verdict) == [100, 200, 300]
-    assert ("kept: restorable checkpoint 2 of 2 that a run always keeps (min_restorable)") in words(
+    assert ("kept: restorable checkpoint 2 of the 2 that every run keeps (min_restorable)") in words(
         verdict, "step-200", "s3"
     )
 
@@ -310,7 +310,7 @@ def test_the_last_durable_copy_of_what_is_kept_stays() -> None:
     verdict = decided(run(point, checkpoint(200)), rules)
     assert not gone(verdict)
     assert words(verdict, "step-100") == [
-        "kept: without it 0 durable copies would remain, and 1 must"
+        "kept: without this one 0 durable copies of it would remain, 1 must"
     ]
 
 
