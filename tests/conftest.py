@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import subprocess
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--full-sweep", action="store_true", help="every fault, not a sample: for tests/faults"
     )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Thousands of tests are made, and all of them stay: nothing of that is worth a search."""
+    gc.disable()
+    try:
+        result = yield
+    finally:
+        gc.enable()
+    gc.collect()
+    gc.freeze()
+    return result
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,10 +1,11 @@
-"""One bucket through one boto3 client: every call retried, every failure of the contract's kind."""
+"""One bucket through one client: every call retried, every failure of the contract's kind."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, TypeVar, cast
 from urllib.parse import urlsplit
 
 from ckptgov.errors import SlowDown, StorageError, TransientStorageError
@@ -15,6 +16,7 @@ from ckptgov.storage.backoff import RetryPolicy, waits
 
 if TYPE_CHECKING:
     from botocore.config import Config
+    from botocore.loaders import Loader
     from mypy_boto3_s3.client import S3Client
 
 T = TypeVar("T")
@@ -113,9 +115,20 @@ def make_client(
 
 
 def _client(endpoint: str | None, settings: Config) -> S3Client:
-    import boto3
+    from botocore.session import get_session
 
-    return boto3.session.Session().client("s3", endpoint_url=endpoint, config=settings)
+    session = get_session()
+    session.register_component("data_loader", _models(session.get_config_variable("data_path")))
+    made = session.create_client("s3", endpoint_url=endpoint, config=settings)
+    return cast("S3Client", made)
+
+
+@cache
+def _models(path: str | None) -> Loader:
+    """What botocore knows of S3's calls: a megabyte of JSON, read once and not for each client."""
+    from botocore.loaders import create_loader
+
+    return create_loader(path)
 
 
 def _settings(endpoint: str | None, read_timeout_s: float, sign_payload: bool | None) -> Config:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache, partial
 from typing import Annotated
 
 import typer
@@ -48,11 +49,14 @@ for part in (moving, planning, removing, claims, policies, launching, serve, age
     part.register(app)
 
 
+_command = cache(partial(typer.main.get_command, app))
+"""All of them, made of the functions below once in a process: reading their types takes long."""
+
+
 def run_app(arguments: Sequence[str]) -> int:
     """Run one command; usage errors become ours, so that ``--json`` covers them too."""
-    command = typer.main.get_command(app)
     try:
-        code = command.main(
+        code = _command().main(
             args=list(arguments) or ["--help"], prog_name="ckptgov", standalone_mode=False
         )
     except typer.Exit as stop:

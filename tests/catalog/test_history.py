@@ -84,32 +84,39 @@ def test_a_decision_is_a_checkpoint_or_a_fresh_start(catalog, content_id, fresh)
 def test_of_eight_processes_that_decide_one_wins(catalog, opening):
     script = textwrap.dedent(
         """
+        import os
         import sys
         from ckptgov.catalog.catalog import Catalog
         from ckptgov.model.clock import SystemClock
-        with OPENING as catalog:
-            print("ready", flush=True)
-            sys.stdin.readline()
-            print(*catalog.decide("r1", "restart", 1, f"sha256:{sys.argv[1]}", False))
+        OPENING.close()  # everything is imported once, before they part
+        ready, tell = os.pipe()
+        gate, hold = os.pipe()
+        for number in range(8):
+            if os.fork() == 0:
+                os.close(hold)
+                with OPENING as catalog:
+                    os.write(tell, b".")
+                    os.read(gate, 1)  # until whoever holds it lets go, for all of them at once
+                    told = catalog.decide("r1", "restart", 1, f"sha256:{number}", False)
+                os.write(1, f"{told[0]} {told[1]}\\n".encode())
+                os._exit(0)
+        os.close(tell)
+        waited_for = 8
+        while waited_for:
+            waited_for -= len(os.read(ready, 8)) or sys.exit("one of them ended")
+        os.close(hold)
+        sys.exit(max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(8)))
         """
     )
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", script.replace("OPENING", opening), str(number)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for number in range(8)
-    ]
-    for rank in ranks:
-        assert rank.stdout.readline() == "ready\n"
-    for rank in ranks:
-        rank.stdin.write("go\n")
-        rank.stdin.flush()
-    answers = {rank.communicate(timeout=60)[0] for rank in ranks}
-    assert len(answers) == 1
-    assert answers == {f"{catalog.decision('r1', 'restart', 1).content_id} False\n"}
+    ended = subprocess.run(
+        [sys.executable, "-c", script.replace("OPENING", opening)],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    won = f"{catalog.decision('r1', 'restart', 1).content_id} False"
+    assert ended.stdout.splitlines() == [won] * 8
 
 
 def test_a_wipe_forgets_what_storage_can_tell_and_keeps_the_rest(filled):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import io
 import json
@@ -15,6 +16,7 @@ import os
 import runpy
 import socket
 import sys
+import tempfile
 from typing import Any
 
 _PR_SET_PTRACER = 0x59616D61
@@ -105,8 +107,18 @@ def _run(words: list[str]) -> dict[str, Any]:
     return {"code": code, "out": texts[0], "err": texts[1]}
 
 
+def _warm() -> None:
+    """Do once, before anyone forks, what every command would do anew: imports, reading types."""
+    with tempfile.TemporaryDirectory(prefix="ckptgov-warm-") as base:
+        os.environ["CKPTGOV_HOME"] = f"{base}/home"
+        for words in (["scan", base], ["verify", base], ["catalog", "rebuild"], ["doctor"]):
+            _run(words)
+    gc.freeze()
+
+
 if __name__ == "__main__":
     for module in _PRELOADED:
         with contextlib.suppress(ImportError):  # the command that needs it will say so
             importlib.import_module(module)
+    _warm()
     serve(socket.socket(fileno=int(sys.argv[1])))
