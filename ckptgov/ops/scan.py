@@ -35,6 +35,7 @@ from ckptgov.work.locate import Location, endpoint_of, locate, normal_path, open
 from ckptgov.work.look import RunLook
 from ckptgov.work.restart import default_name
 from ckptgov.work.runroots import run_roots_below
+from ckptgov.work.runstore import store_at
 from ckptgov.work.scan import Elsewhere, ScanProgress, SealedNow, pending_bytes, prepare, scan_steps
 from ckptgov.work.seal import Digested, NotStill
 from ckptgov.work.tier import Place
@@ -222,19 +223,36 @@ def _identity(context: Context, tier: TierSettings, look: RunLook, run: str | No
     Raises:
         UsageError: the name is taken by another run, or the run has another name.
     """
-    catalog = context.catalog
-    if look.identity is not None:
-        return _standing(context, look, look.identity, run)
-    sibling = _sibling(context, tier, look)
-    if sibling is not None and run in (None, sibling.name):
-        return sibling
+    identity = _own_identity(context, tier, look, look.identity, run)
+    if identity is not None:
+        return identity
     name = run or default_name(look)
-    holder = catalog.run_by_name(name)
-    if holder is not None:
-        if run is None:
-            raise _taken(look, name)
+    holder = context.catalog.run_by_name(name)
+    if holder is None:
+        return RunIdentity(run_id=context.author.new_id(), name=name)
+    if run is not None:
         return holder.identity
-    return RunIdentity(run_id=context.author.new_id(), name=name)
+    # Another process may have registered this root since we looked: run.json stands before the
+    # catalog knows of it.
+    standing = store_at(look.place.storage, look.run_root).identity()
+    identity = _own_identity(context, tier, look, standing, None)
+    if identity is None:
+        raise _taken(look, name)
+    return identity
+
+
+def _own_identity(
+    context: Context,
+    tier: TierSettings,
+    look: RunLook,
+    standing: RunIdentity | None,
+    run: str | None,
+) -> RunIdentity | None:
+    """By ``run.json`` as it was read, or the same run on another node's disk; None: of neither."""
+    if standing is not None:
+        return _standing(context, look, standing, run)
+    sibling = _sibling(context, tier, look)
+    return sibling if sibling is not None and run in (None, sibling.name) else None
 
 
 def _standing(
@@ -247,7 +265,8 @@ def _standing(
     known = context.catalog.run_by_id(identity.run_id)
     holder = context.catalog.run_by_name(identity.name)
     own = known.identity.name if known is not None else identity.name
-    if known is None and holder is not None:
+    is_taken = holder is not None and holder.identity.run_id != identity.run_id
+    if known is None and is_taken:
         if run is None or context.catalog.run_by_name(run) is not None:
             raise _taken(look, run or identity.name)
         return replace(identity, name=run)

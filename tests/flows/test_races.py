@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from ckptgov.catalog.catalog import Catalog
+from ckptgov.ops import scan
 from ckptgov.testing.builders import write_dcp
 
 Spawn = Callable[..., "subprocess.Popen[bytes]"]
@@ -34,6 +36,35 @@ def test_two_sealing_one_checkpoint_give_one_manifest(
     assert len(list((tier / "run/.ckptgov").glob("run.json"))) == 1
     cli.done("verify", tier / "run")
     assert cli.json("latest", "run", "--evidence", "digest").json["step"] == 1
+
+
+@pytest.mark.parametrize("command", ["commit", "scan"])
+@pytest.mark.parametrize("moment", ["before run.json was looked for", "before it was registered"])
+def test_who_loses_the_race_to_register_a_run_takes_the_winners(
+    cli, spawn: Spawn, tier: Path, monkeypatch: pytest.MonkeyPatch, command: str, moment: str
+) -> None:
+    directory = write_dcp(tier / "run/step_1")
+    words = (command, directory if command == "commit" else directory.parent)
+    won: list[int] = []
+    if moment == "before it was registered":
+        cli.done("latest", tier / "run", "--restart-id", "x")  # leaves run.json alone
+        holder, name = Catalog, "run_by_id"
+    else:
+        holder, name = scan, "default_name"
+    asked = getattr(holder, name)
+
+    def overtaken(*given: object) -> object:
+        answer = asked(*given)
+        if not won:
+            ((code, _, _),) = together(spawn, words)
+            won.append(code)
+        return answer
+
+    monkeypatch.setattr(holder, name, overtaken)
+    cli.done(*words)
+    assert won == [0]
+    assert [run["run"] for run in cli.json("run", "list").json["runs"]] == ["run"]
+    assert len(list((tier / "run/.ckptgov/manifests").iterdir())) == 1
 
 
 def test_racing_sealers_leave_no_temporary_name(spawn: Spawn, tier: Path) -> None:
