@@ -18,10 +18,10 @@ from ckptgov.planning.retention import Decided, entries_at
 from ckptgov.planning.retention_rulings import Ruling
 from ckptgov.planning.retention_settling import Judged, drain_order, is_awaited_from, lacking
 
-__all__ = ["Fill", "Pressure", "Victim", "victim_of", "yielding"]
+__all__ = ["Fill", "Pressure", "Victim", "by_age", "victim_of", "yielding"]
 
 Rank = tuple[int, int, int, int, int, str, str, str]
-"""Sorts victims: what yields first, then the oldest; no two are equal."""
+"""Sorts victims: what yields first, then the oldest (``by_age``); no two are equal."""
 
 
 class Victim:
@@ -191,12 +191,34 @@ def _place_of(wanted: Yields, yields: Sequence[Yields]) -> int | None:
     return yields.index(wanted) if wanted in yields else None
 
 
+def by_age(judged: Sequence[Judged]) -> Iterator[tuple[Judged, int]]:
+    """Each with the time from which on its age counts, in nanoseconds; both newest first.
+
+    Inside a run the order decides, not the time: a checkpoint counts as no younger than any that
+    follows it on the path, or on its own line where that was left. In a tree that was adopted with
+    all it held, times tell when each was met, the newest perhaps first.
+    """
+    since_ns: dict[int | None, int] = {}
+    for one in judged:
+        held = one.seen.checkpoint
+        line = None if one.seen.is_on_path else held.line
+        since_ns[line] = min(held.saved_at_ns, since_ns.get(line, held.saved_at_ns))
+        yield one, since_ns[line]
+
+
 def victim_of(
-    decided: Decided, one: Judged, ruling: Ruling, action: Action, place: int, *, empties: bool
+    decided: Decided,
+    one: Judged,
+    ruling: Ruling,
+    action: Action,
+    place: int,
+    *,
+    since_ns: int,
+    empties: bool,
 ) -> Victim:
-    """A victim as it is remembered: without the rest of its run."""
-    held, run = one.seen.checkpoint, decided.run
+    """A victim as it is remembered: without the rest of its run. ``since_ns``: of ``by_age``."""
+    run = decided.run
     step, line, attempt, content_id = one.seen.order
-    rank = (place, held.saved_at_ns, step, line, attempt, run.run_id, content_id, ruling.at.tier)
+    rank = (place, since_ns, step, line, attempt, run.run_id, content_id, ruling.at.tier)
     entries = tuple(entries_at(run, one, ruling.at, action, ()))
     return Victim(rank, decided.terms.policy, entries, empties=empties)

@@ -23,7 +23,7 @@ from ckptgov.model.retention import (
     RunToKeep,
     Why,
 )
-from ckptgov.planning.capacity import Fill, Pressure, victim_of, yielding
+from ckptgov.planning.capacity import Fill, Pressure, by_age, victim_of, yielding
 from ckptgov.planning.capacity_facts import Tally, outlooks
 from ckptgov.planning.capacity_needs import needs_of
 from ckptgov.planning.retention import Decided, entries, judge
@@ -226,14 +226,18 @@ class _Sweep:
             return
         gone = gone_of(going)
         countable = {one.content_id for one in offered(run)}
-        for one in decided.judged:
+        for one, since_ns in by_age(decided.judged):
             held = one.seen.checkpoint
             for ruling, action, place in yielding(decided, one, pressure.tiers):
                 counted = held.content_id in countable
                 stood = counted and restores(held, gone, run.unseen, reachable=True)
                 gone |= {(held.content_id, copy.place) for copy in ruling.at.movable}
                 empties = stood and not restores(held, gone, run.unseen, reachable=True)
-                pressure.offer(victim_of(decided, one, ruling, action, place, empties=empties))
+                pressure.offer(
+                    victim_of(
+                        decided, one, ruling, action, place, since_ns=since_ns, empties=empties
+                    )
+                )
                 if run.run_id not in self._remains:
                     self._remains[run.run_id] = _Remains(decided, gone_of(going))
 

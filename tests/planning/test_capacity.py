@@ -67,6 +67,70 @@ def test_limits_alone_prune_the_oldest_and_only_down_to_the_limit() -> None:
     assert outlook(made).over_bytes == 0
 
 
+@pytest.mark.parametrize("number", range(20))
+def test_inside_a_run_the_order_decides_what_is_oldest_and_not_when_it_was_met(number: int) -> None:
+    dice = random.Random(f"adopted {number}")
+    met = [NOW - DAY_NS + dice.randrange(1000) for _ in range(9)]
+    points = [checkpoint(100 * n, saved_ns=met[n - 1]) for n in range(1, 10)]
+    dice.shuffle(points)
+    made = plan((run(*points), limited(CLEARED)), fills=(fill(used=950),))
+    assert goes(made) == [f"prune step-{step} lustre" for step in (300, 200, 100)]
+
+
+def test_between_runs_the_older_goes_first_though_its_steps_are_higher() -> None:
+    rules = limited(CapacityRule(quota_bytes=400))
+    points = {
+        name: [checkpoint(step, name=f"{name}-{step}", saved_ns=NOW - days * DAY_NS - step * back)
+               for step in steps]
+        for name, steps, days, back in (("old", (700, 800, 900), 9, 1), ("new", (1, 2, 3), 2, -1))
+    }  # fmt: skip
+    runs = [(run(*held, name=f"lm/{name}"), rules) for name, held in points.items()]
+    for some in (runs, runs[::-1]):
+        assert goes(plan(*some)) == ["prune old-800 lustre", "prune old-700 lustre"]
+
+
+def test_a_checkpoint_counts_as_no_younger_than_those_that_follow_it() -> None:
+    rules = limited(CapacityRule(quota_bytes=300))
+    late = run(
+        checkpoint(100, name="late-100", saved_ns=NOW - DAY_NS),  # found in a corner yesterday
+        checkpoint(200, name="late-200", saved_ns=NOW - 9 * DAY_NS),
+        name="lm/late",
+    )
+    other = run(*lustre((1, 2)), name="lm/other")
+    other = replace(
+        other,
+        checkpoints=tuple(replace(x, saved_at_ns=NOW - 5 * DAY_NS) for x in other.checkpoints),
+    )
+    assert goes(plan((late, rules), (other, rules))) == ["prune late-100 lustre"]
+
+
+def test_what_was_saved_on_a_line_that_was_left_makes_nothing_on_the_path_older() -> None:
+    rules = limited(CapacityRule(quota_bytes=600))
+    copies = (copy(), copy("s3"))
+    back = run(
+        replace(checkpoint(900, *copies, name="left-900", saved_ns=NOW - 9 * DAY_NS), line=1),
+        replace(checkpoint(800, *copies, name="left-800", saved_ns=NOW - 8 * DAY_NS), line=1),
+        replace(checkpoint(200, *copies, name="back-200", saved_ns=NOW - 2 * DAY_NS), line=2),
+        replace(checkpoint(300, *copies, name="back-300", saved_ns=NOW - 1 * DAY_NS), line=2),
+        path=((2, None), (1, 100)),
+        name="lm/back",
+    )
+    other = run(
+        *(checkpoint(n, *copies, name=f"other-{n}", saved_ns=NOW - 5 * DAY_NS) for n in (1, 2, 3)),
+        name="lm/other",
+    )
+    gone = goes(plan((back, rules), (other, rules)))
+    assert gone == ["evict left-800 lustre"]
+    tight = limited(CapacityRule(quota_bytes=300))
+    gone = goes(plan((back, tight), (other, tight)))
+    assert gone == [
+        "evict left-900 lustre",
+        "evict left-800 lustre",
+        "evict other-2 lustre",
+        "evict other-1 lustre",
+    ]
+
+
 def test_exactly_at_the_high_mark_nothing_goes() -> None:
     the_run = run(*lustre(range(100, 1000, 100)))
     assert not goes(plan((the_run, limited(CLEARED)), fills=(fill(used=900),)))
@@ -234,7 +298,7 @@ def test_a_quota_is_of_all_runs_of_the_policy_together() -> None:
     made = plan((one, rules), (other, rules), (foreign, policy(name="q")))
     assert goes(made) == ["prune step-100 lustre", "prune step-200 lustre"]
     assert made.entries[0].why[0].text == (
-        "goes: runs of policy p hold 600 B on lustre, and may hold 450 B"
+        "goes: runs of policy p would still hold 600 B on lustre, and their quota is 450 B"
     )
 
 
