@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache, partial
+from collections.abc import Callable, Sequence
+from copy import copy
+from functools import cache
 from typing import Annotated
 
 import typer
@@ -49,16 +50,32 @@ for part in (moving, planning, removing, claims, policies, launching, serve, age
     part.register(app)
 
 
-_command = cache(partial(typer.main.get_command, app))
-"""All of them, made of the functions below once in a process: reading their types takes long."""
+@cache
+def _program(name: str | None) -> Callable[..., object]:
+    """The program as far as its command of this name; None: all of it.
+
+    Reading the types of every command takes longer than most commands do.
+    """
+    if name is None:
+        return typer.main.get_command(app).main
+    only = copy(app)
+    only.registered_commands = [one for one in app.registered_commands if one.name == name]
+    only.registered_groups = [one for one in app.registered_groups if one.name == name]
+    return typer.main.get_group(only).main
+
+
+def _named(word: str) -> str | None:
+    known = {one.name for one in app.registered_commands}
+    known |= {one.name for one in app.registered_groups}
+    return word if word in known else None
 
 
 def run_app(arguments: Sequence[str]) -> int:
     """Run one command; usage errors become ours, so that ``--json`` covers them too."""
+    words = list(arguments) or ["--help"]
     try:
-        code = _command().main(
-            args=list(arguments) or ["--help"], prog_name="ckptgov", standalone_mode=False
-        )
+        run = _program(_named(words[0]))
+        code = run(args=words, prog_name="ckptgov", standalone_mode=False)
     except typer.Exit as stop:
         return stop.exit_code
     except typer.Abort:
