@@ -79,7 +79,8 @@ def test_a_damaged_file_changes_nothing(cli: Cli, lose, tmp_path: Path) -> None:
     cli.here("catalog", "backup", "--to", path)
     raw = path.read_bytes()
     lose()
-    for damaged in (raw[:-20], raw[:100] + b"x" + raw[101:], b"", b"hello"):
+    flipped = raw[:100] + bytes([raw[100] ^ 1]) + raw[101:]
+    for damaged in (raw[:-20], flipped, b"", b"hello"):
         path.write_bytes(damaged)
         answer = cli.here("catalog", "restore", path)
         assert answer.code == 9, answer
