@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ckptgov.catalog import checkpoints, copies, removal_rows
+from ckptgov.catalog import checkpoints, copies, removal_rows, sums
 from ckptgov.catalog.database import Database
 from ckptgov.catalog.facts import KEEP, Keep, PlacedCopy, SealedFacts, SightingFacts
+from ckptgov.catalog.sums import CopySums, LeavingSum
 from ckptgov.model.checkpoint import Evidence
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Finding, Sighting
@@ -87,6 +88,16 @@ class CheckpointCalls:
         """The copies of some checkpoints of a run, by place; of one without any an empty tuple."""
         with self._database.read() as connection:
             return copies.copies_of(connection, run_id, content_ids)
+
+    def copy_sums(self, run_id: str) -> CopySums:
+        """What a run's copies come to by place and state; of what is whole no copy is read."""
+        with self._database.read() as connection:
+            return sums.copy_sums(connection, run_id)
+
+    def leaving(self) -> tuple[LeavingSum, ...]:
+        """What is condemned, being moved aside or in the trash, of all runs, by place and state."""
+        with self._database.read() as connection:
+            return sums.leaving(connection)
 
     def transition(
         self,

@@ -20,7 +20,7 @@ from ckptgov.catalog.guards import Doomed, Going, Guard
 from ckptgov.catalog.removal_rows import Key
 from ckptgov.errors import RefusedBySafety, StaleState
 from ckptgov.model.checkpoint import Evidence
-from ckptgov.model.copies import BEGUN, GONE, CopyState
+from ckptgov.model.copies import BEGUN, GONE, TRANSITIONS, CopyState
 from ckptgov.model.retention import Removal
 
 
@@ -91,6 +91,33 @@ class RemovalBook:
             guards.check(connection, run_id, going, guard, now_ns=now_ns)
             _move(connection, key, CopyState.CONDEMNED, CopyState.TRASHING, now_ns)
             return replace(one, state=CopyState.TRASHING)
+
+    def ordered(self, removal: Removal) -> Removal:
+        """Take over a removal that the service began: for the catalog of a node's agent only.
+
+        Such a catalog sees one node, and cannot tell what the run would miss. P2 was asked of the
+        service's, which sees all of them, when it began. What is on its way already goes on as it
+        stands.
+
+        Raises:
+            StaleState: no copy stands there that could be moved aside.
+        """
+        key = (removal.run_id, removal.content_id, removal.place)
+        with self._database.write() as connection:
+            now_ns = self._database.now_ns(connection)
+            known = removal_rows.removal(connection, key)
+            if known is not None and known.state in BEGUN:
+                return known
+            held = _copy(connection, key)
+            if known is None:
+                if held is None or CopyState.CONDEMNED not in TRANSITIONS[held.state]:
+                    raise StaleState(f"no copy of {key[1]} stands at place {key[2]}")
+                _move(connection, key, held.state, CopyState.CONDEMNED, now_ns)
+            removal_rows.drop(connection, key)
+            _move(connection, key, CopyState.CONDEMNED, CopyState.TRASHING, now_ns)
+            one = replace(removal, state=CopyState.TRASHING, trash="", error="")
+            removal_rows.add(connection, one)
+            return one
 
     def moved(self, run_id: str, content_id: str, place: str, *, trash: str) -> Removal:
         """Note that a copy was moved aside, to ``trash`` below the place's root.

@@ -42,11 +42,44 @@ def begin_scan(transport: Transport, *, run: str | None = None) -> Document:
 
 
 def begin_reconcile(
-    transport: Transport, tiers: tuple[str, ...], *, older_than_s: float
+    transport: Transport,
+    tiers: tuple[str, ...],
+    *,
+    older_than_s: float,
+    staging_older_than_s: float | None = None,
 ) -> Document:
     """Ask for a reconciliation: the document of its task."""
-    body = {"tiers": list(tiers), "older_than_s": older_than_s}
+    body = reconcile_body(tiers, older_than_s, staging_older_than_s)
     return transport.send("POST", path_of("reconcile"), body, is_repeatable=True)
+
+
+def reconcile_body(
+    tiers: tuple[str, ...], older_than_s: float, staging_older_than_s: float | None
+) -> Document:
+    """What is asked of a reconciliation."""
+    body: Document = {"tiers": list(tiers), "older_than_s": older_than_s}
+    if staging_older_than_s is not None:
+        body |= {"staging": True, "staging_older_than_s": staging_older_than_s}
+    return body
+
+
+def begin_plan(transport: Transport, *, run: str | None) -> Document:
+    """Ask for a plan of one run or of all: the document of its task."""
+    return transport.send("POST", path_of("plans"), {"run": run}, is_repeatable=True)
+
+
+def begin_apply(transport: Transport, plan_id: str | None, *, strict: bool) -> Document:
+    """Ask for a plan to be carried out, or (None) for what was begun: the document of its task."""
+    if plan_id is None:
+        return transport.send("POST", path_of("removals", "apply"), {}, is_repeatable=True)
+    path = path_of("plans", plan_id, "apply")
+    return transport.send("POST", path, {"strict": strict}, is_repeatable=True)
+
+
+def begin_undelete(transport: Transport, run: str, *, step: int | None) -> Document:
+    """Ask for what is on its way out to be brought back: the document of its task."""
+    path = path_of("runs", run, "undelete")
+    return transport.send("POST", path, {"step": step}, is_repeatable=True)
 
 
 def outcomes(

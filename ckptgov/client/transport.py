@@ -103,6 +103,16 @@ class Transport:
         self._first = 0
         self._kept: tuple[Replica, http.client.HTTPConnection] | None = None
 
+    def another(self, *, patience_s: float, answer_s: float) -> Transport:
+        """One more to the same service, for another thread; it has its own connection."""
+        return Transport(
+            self._address,
+            clock=self._clock,
+            patience_s=patience_s,
+            answer_s=answer_s,
+            jitter=self._jitter,
+        )
+
     def close(self) -> None:
         """Let go of the connection."""
         if self._kept is not None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ckptgov.client.address import address_from
+from ckptgov.client.records import record
 from ckptgov.client.transport import Query as Asked
 from ckptgov.client.transport import Transport, answered, path_of, whole
 from ckptgov.errors import UsageError
@@ -14,6 +15,8 @@ from ckptgov.model.checkpoint import Evidence
 from ckptgov.wire import decode
 
 if TYPE_CHECKING:
+    from ckptgov.client.dry_runs import DryRuns
+    from ckptgov.client.keeping import KeepingVerbs
     from ckptgov.client.service import ServiceVerbs
     from ckptgov.model.answers import LatestAnswer, RunListing, SealedCheckpoint
     from ckptgov.model.checkpoint import Expect, Manifest
@@ -61,6 +64,20 @@ class Client:
         from ckptgov.client.service import ServiceVerbs
 
         return ServiceVerbs(self.transport)
+
+    @property
+    def keeping(self) -> KeepingVerbs:
+        """What is asked about what stays and what goes."""
+        from ckptgov.client.keeping import KeepingVerbs
+
+        return KeepingVerbs(self.transport)
+
+    @property
+    def dry_runs(self) -> DryRuns:
+        """What would be done by what the service otherwise does in its own time."""
+        from ckptgov.client.dry_runs import DryRuns
+
+        return DryRuns(self.transport)
 
     def latest(
         self,
@@ -158,9 +175,8 @@ class Client:
             "dry_run": dry_run,
         }
         # Without an epoch it is told of the newest, which may be another one the second time.
-        return self._record(
-            path_of("runs", target, "outcomes"), body, is_repeatable=epoch is not None
-        )
+        path = path_of("runs", target, "outcomes")
+        return record(self.transport, path, body, is_repeatable=epoch is not None)
 
     def mark_bad(
         self,
@@ -182,25 +198,14 @@ class Client:
             "undo": undo,
             "dry_run": dry_run,
         }
-        return self._record(path_of("runs", target, "mark-bad"), body)
+        return record(self.transport, path_of("runs", target, "mark-bad"), body)
 
     def rollback(
         self, target: str, *, to_step: int, reason: str | None = None, dry_run: bool = False
     ) -> Record:
         """Open a new line at a step: nothing above it in older lines is offered any more."""
         body = {"to_step": to_step, "reason": reason, "dry_run": dry_run}
-        return self._record(path_of("runs", target, "rollback"), body)
-
-    def _record(self, path: str, body: Document, *, is_repeatable: bool = False) -> Record:
-        import json
-
-        from ckptgov.manifest.forms.records import decode_record
-        from ckptgov.wire.members import Members
-
-        told = self.transport.send("POST", path, body, is_repeatable=is_repeatable)
-        Members(told).member("record")
-        text = json.dumps(told["record"], ensure_ascii=True, separators=(",", ":"))
-        return decode_record(f"{text}\n".encode(), where="the answer of the service")
+        return record(self.transport, path_of("runs", target, "rollback"), body)
 
     def commit(
         self,

@@ -362,13 +362,25 @@ class Governor(PlanVerbs, RemovalVerbs, ClaimVerbs):
         return flush(self.context, request, stop=stop)
 
     def reconcile(
-        self, tiers: Sequence[str], *, older_than_s: float, dry_run: bool = False
+        self,
+        tiers: Sequence[str],
+        *,
+        older_than_s: float,
+        staging_older_than_s: float | None = None,
+        dry_run: bool = False,
     ) -> ReconcileAnswer:
-        """Record what changed at the tiers behind our back; clear what dead movers left."""
+        """Record what changed at the tiers behind our back; clear what dead movers left.
+
+        With ``staging_older_than_s`` also what trainers left under temporary names.
+        """
         from ckptgov.ops.reconcile import reconcile
 
         return reconcile(
-            self.context, tiers=tiers or None, older_than_s=older_than_s, dry_run=dry_run
+            self.context,
+            tiers=tiers or None,
+            older_than_s=older_than_s,
+            staging_older_than_s=staging_older_than_s,
+            dry_run=dry_run,
         )
 
     def commit(

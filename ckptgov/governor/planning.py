@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ckptgov.model.policy import Policy
+    from ckptgov.model.policy_check import PolicyCheck
     from ckptgov.model.retention import PlanState, RunVerdict, StoredPlan
     from ckptgov.ops.context import Context
 
@@ -56,6 +58,28 @@ class PlanVerbs:
         from ckptgov.ops.plan import verdict
 
         return verdict(self.context, run_named(self.context, target), policy_text=policy)
+
+    def policies(self) -> tuple[Policy, ...]:
+        """Every policy in force."""
+        from ckptgov.ops.policies import policies_in_force
+
+        return policies_in_force(self.context)
+
+    def policy_of(self, run: str) -> Policy | None:
+        """The policy that selects a run of this name; None: a registered run without one.
+
+        Raises:
+            UnknownRun: no policy selects the name, and no run has it.
+        """
+        from ckptgov.ops.policies import policy_for_name
+
+        return policy_for_name(self.context, run)
+
+    def check_policies(self) -> PolicyCheck:
+        """Everything wrong with the policies in force, and which of them each run is under."""
+        from ckptgov.ops.policies import check_policies
+
+        return check_policies(self.context)
 
     def _named(self, target: str | None) -> str | None:
         """The registered run that a person named, by its name or a directory of it."""

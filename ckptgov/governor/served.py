@@ -16,13 +16,14 @@ from ckptgov.client import tasks
 from ckptgov.client.address import is_run_name
 from ckptgov.client.transport import Silent
 from ckptgov.client.verbs import Client, open_client
-from ckptgov.errors import CkptgovError, CouldNotLook, UsageError
+from ckptgov.errors import CkptgovError, UsageError
 from ckptgov.governor.local import Governor, Talk, open_governor
 from ckptgov.governor.placing import PlacesHere
 from ckptgov.governor.served_keeping import ServedKeeping
+from ckptgov.governor.served_restore import ServedRestore
 from ckptgov.model.answers import ScanAnswer, VerifyAnswer
 from ckptgov.model.checkpoint import Evidence, Manifest, VerifyLevel
-from ckptgov.model.facts import CheckpointFacts, Query
+from ckptgov.model.facts import Query
 from ckptgov.model.movement import FlushAnswer
 from ckptgov.model.usage import ReconcileAnswer
 from ckptgov.model.verbs import never
@@ -33,17 +34,14 @@ if TYPE_CHECKING:
     from ckptgov.model.answers import LatestAnswer, RunListing, SealedCheckpoint
     from ckptgov.model.checkpoint import Expect
     from ckptgov.model.journal import Record, RestoreOutcome
-    from ckptgov.model.movement import RestoreAnswer
     from ckptgov.model.pacing import Budget, FlowFacts
     from ckptgov.model.settings import NodeSettings, TierSettings
     from ckptgov.model.usage import DuAnswer
     from ckptgov.model.verbs import RegisteredRun
     from ckptgov.wire.documents import Document
 
-_ELSEWHERE = "run it where the service runs, with CKPTGOV_URL unset there"
 
-
-class ServedGovernor(ServedKeeping):
+class ServedGovernor(ServedKeeping, ServedRestore):
     """The service's verbs through ``client``; ``local`` for what lies at a path, and for bytes."""
 
     def __init__(
@@ -57,10 +55,10 @@ class ServedGovernor(ServedKeeping):
     ) -> None:
         self.client = client
         self.local = local
-        self._here = PlacesHere(client, local, environ=environ, stack=stack)
-        self._talk = talk
+        self.here = PlacesHere(client, local, environ=environ, stack=stack)
+        self.talk = talk
         self._stack = stack
-        self._told: dict[str, CheckpointFacts] = {}
+        self.told = {}
 
     def latest(
         self,
@@ -83,7 +81,7 @@ class ServedGovernor(ServedKeeping):
                 silent, target, query, restart_id=restart_id, node=node, everything=everything
             )
         if told.chosen is not None and told.chosen.content_id is not None:
-            self._told[told.chosen.content_id] = told.chosen
+            self.told[told.chosen.content_id] = told.chosen
         return told
 
     def latest_without_service(
@@ -105,13 +103,13 @@ class ServedGovernor(ServedKeeping):
 
         asked = asked_of_tiers(
             run,
-            self._here.settings(),
+            self.here.settings(),
             look=self.local.look,
             stack=self._stack,
             node=node,
             silent=silent,
         )
-        self._talk(f"{silent.message}; answered from the tiers of this host")
+        self.talk(f"{silent.message}; answered from the tiers of this host")
         told = self.local.latest_of(
             asked,
             replace(query, min_evidence=Evidence.DIGEST),
@@ -192,9 +190,11 @@ class ServedGovernor(ServedKeeping):
         """Directories here; without any, the service's scan of a run or of every tier."""
         if directories:
             return self.local.scan(directories, run=run, node=node, dry_run=dry_run)
-        _only_without(dry_run=dry_run, node=node)
+        _only_without(node)
+        if dry_run:
+            return self.client.dry_runs.scan(run)
         begun = tasks.begin_scan(self.client.transport, run=run)
-        answers = [decode.scan(one) for one in self._outcomes(begun, "runs")]
+        answers = [decode.scan(one) for one in self.outcomes(begun, "runs")]
         return ScanAnswer(
             runs=tuple(each for one in answers for each in one.runs), error=_first_error(answers)
         )
@@ -217,7 +217,7 @@ class ServedGovernor(ServedKeeping):
                 hint="or unset CKPTGOV_URL to seal what lies here without the service",
             )
         if tier is None:
-            tier, path = self._here.below_a_tier(normal_path(path), node)
+            tier, path = self.here.below_a_tier(normal_path(path), node)
         return self.client.commit(
             run, tier=tier, path=path, step=step, metrics=metrics, dry_run=dry_run
         )
@@ -226,9 +226,10 @@ class ServedGovernor(ServedKeeping):
         """Compare a run where its copies lie, or a directory here."""
         if not is_run_name(target):
             return self.local.verify(target, level=level, dry_run=dry_run)
-        _only_without(dry_run=dry_run)
+        if dry_run:
+            return self.client.dry_runs.verify(target, level=level.value)
         begun = tasks.begin_verify(self.client.transport, target, level=level.value)
-        answers = [decode.verify(one) for one in self._outcomes(begun, "checkpoints")]
+        answers = [decode.verify(one) for one in self.outcomes(begun, "checkpoints")]
         return VerifyAnswer(
             checkpoints=tuple(each for one in answers for each in one.checkpoints),
             notes=tuple(dict.fromkeys(each for one in answers for each in one.notes)),
@@ -250,91 +251,44 @@ class ServedGovernor(ServedKeeping):
 
         if target is not None and not is_run_name(target):
             return self.local.flush(target, step=step, to=to, node=node, dry_run=dry_run, stop=stop)
-        _only_without(dry_run=dry_run, node=node)
+        _only_without(node)
         names = [target] if target is not None else [one.name for one in self.client.runs()]
-        transport = self.client.transport
-        begun = [tasks.begin_flush(transport, name, step=step, to=to) for name in names]
-        answers = [
-            flushed(each) for one in begun for each in self._outcomes(one, "checkpoints", stop)
-        ]
+        if dry_run:
+            answers = [self.client.dry_runs.flush(name, step=step, to=to) for name in names]
+        else:
+            transport = self.client.transport
+            begun = [tasks.begin_flush(transport, name, step=step, to=to) for name in names]
+            answers = [
+                flushed(each) for one in begun for each in self.outcomes(one, "checkpoints", stop)
+            ]
         return FlushAnswer(
             checkpoints=tuple(each for one in answers for each in one.checkpoints),
             skips=tuple(each for one in answers for each in one.skips),
             error=_first_error(answers),
         )
 
-    def restore(
-        self,
-        target: str,
-        *,
-        to: str,
-        step: int | None = None,
-        query: Query | None = None,
-        content_id: str | None = None,
-        from_tier: str | None = None,
-        match: tuple[str, ...] = (),
-        node: str | None = None,
-        hardlink: bool = False,
-        dry_run: bool = False,
-        stop: Callable[[], bool] = never,
-    ) -> RestoreAnswer:
-        """Bring here what the service names, each shard from the nearest place seen from here."""
-        if not is_run_name(target):
-            return self.local.restore(
-                target,
-                to=to,
-                step=step,
-                query=query,
-                content_id=content_id,
-                from_tier=from_tier,
-                match=match,
-                node=node,
-                hardlink=hardlink,
-                dry_run=dry_run,
-                stop=stop,
-            )
-        wanted = replace(query or Query(), step=step)
-        chosen = self._chosen(target, wanted, content_id, node)
-        return self.local.restore_of(
-            self._here.asked_of(target, chosen, node),
-            to=to,
-            query=wanted,
-            content_id=chosen.content_id,
-            from_tier=from_tier,
-            match=match,
-            node=node,
-            hardlink=hardlink,
-            dry_run=dry_run,
-            stop=stop,
-        )
-
-    def _chosen(
-        self, run: str, query: Query, content_id: str | None, node: str | None
-    ) -> CheckpointFacts:
-        """The checkpoint to bring, with the places that the service knows of."""
-        if content_id in self._told:
-            return self._told[content_id]
-        if content_id is None:
-            told = self.latest(run, query, node=node)
-            if told.chosen is None:
-                assert told.error is not None
-                raise told.error
-            return told.chosen
-        for verdict in self.client.listing(run, query, node=node).verdicts:
-            if verdict.checkpoint.content_id == content_id:
-                return verdict.checkpoint
-        raise CouldNotLook(f"run {run}: the service does not know {content_id} any more")
-
     def reconcile(
-        self, tiers: Sequence[str], *, older_than_s: float, dry_run: bool = False
+        self,
+        tiers: Sequence[str],
+        *,
+        older_than_s: float,
+        staging_older_than_s: float | None = None,
+        dry_run: bool = False,
     ) -> ReconcileAnswer:
         """The service's reconciliation of its tiers."""
         from ckptgov.wire.decode_movement import reconciled
 
-        _only_without(dry_run=dry_run)
-        transport = self.client.transport
-        begun = tasks.begin_reconcile(transport, tuple(tiers), older_than_s=older_than_s)
-        answers = [reconciled(one) for one in self._outcomes(begun, "tiers")]
+        if dry_run:
+            return self.client.dry_runs.reconcile(
+                tuple(tiers), older_than_s=older_than_s, staging_older_than_s=staging_older_than_s
+            )
+        begun = tasks.begin_reconcile(
+            self.client.transport,
+            tuple(tiers),
+            older_than_s=older_than_s,
+            staging_older_than_s=staging_older_than_s,
+        )
+        answers = [reconciled(one) for one in self.outcomes(begun, "tiers")]
         return ReconcileAnswer(
             tiers=tuple(each for one in answers for each in one.tiers), error=_first_error(answers)
         )
@@ -346,7 +300,7 @@ class ServedGovernor(ServedKeeping):
         tier: str | None = None
         path: str | None = None
         if root is not None:
-            tier, path = self._here.below_a_tier(normal_path(root), None)
+            tier, path = self.here.below_a_tier(normal_path(root), None)
         return self.client.create_run(name, tier=tier, path=path, expect=expect, dry_run=dry_run)
 
     def runs(self) -> Sequence[RegisteredRun]:
@@ -380,11 +334,12 @@ class ServedGovernor(ServedKeeping):
         """What takes room, by tier, run and state."""
         return self.client.du(run=run, tier=tier)
 
-    def _outcomes(
+    def outcomes(
         self, begun: Document, member: str, stop: Callable[[], bool] = never
     ) -> tuple[Document, ...]:
+        """What the tasks that were begun came to."""
         transport = self.client.transport
-        return tasks.outcomes(transport, begun, member, talk=self._talk, stop=stop)
+        return tasks.outcomes(transport, begun, member, talk=self.talk, stop=stop)
 
 
 def _first_error(
@@ -393,10 +348,7 @@ def _first_error(
     return next((one.error for one in answers if one.error is not None), None)
 
 
-def _only_without(*, dry_run: bool = False, node: str | None = None) -> None:
-    """What cannot be asked of the service."""
-    if dry_run:
-        raise UsageError("the service makes no dry run of this", hint=_ELSEWHERE)
+def _only_without(node: str | None) -> None:
     if node is not None:
         raise UsageError("the service knows which node does what", hint="leave --node out")
 

@@ -52,6 +52,11 @@ class TaskKind(StrEnum):
     VERIFY = "verify"
     RECONCILE = "reconcile"
     BACKUP = "backup"
+    PLAN = "plan"
+    APPLY = "apply"
+    UNDELETE = "undelete"
+    REMOVE = "remove"  # at a node's own disk: what the service has begun to remove, or gives back
+    CAPACITY = "capacity"
 
 
 class TaskState(StrEnum):

@@ -99,6 +99,9 @@ CADENCES: Mapping[str, Cadence] = {
     "verify": Cadence(every_s=86400.0, slo_s=3 * 86400.0),
     "reconcile": Cadence(every_s=86400.0, slo_s=3 * 86400.0),
     "backup": Cadence(every_s=6 * 3600.0, slo_s=86400.0),
+    "plan": Cadence(every_s=3600.0, slo_s=3 * 3600.0),
+    "apply": Cadence(every_s=300.0, slo_s=3600.0),
+    "capacity": Cadence(every_s=600.0, slo_s=3600.0),
 }
 """What runs unless the file says otherwise; ``every: 0`` there turns one off."""
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ckptgov.model.journal import Record, RestoreOutcome
     from ckptgov.model.movement import FlushAnswer, RestoreAnswer
     from ckptgov.model.pacing import Budget, FlowFacts
+    from ckptgov.model.policy import Policy
+    from ckptgov.model.policy_check import PolicyCheck
     from ckptgov.model.removal import ApplyAnswer, UndeleteAnswer
     from ckptgov.model.retention import PlanState, RunVerdict, StoredPlan
     from ckptgov.model.settings import NodeSettings, TierSettings
@@ -156,9 +158,17 @@ class Mover(Protocol):
         ...
 
     def reconcile(
-        self, tiers: Sequence[str], *, older_than_s: float, dry_run: bool = False
+        self,
+        tiers: Sequence[str],
+        *,
+        older_than_s: float,
+        staging_older_than_s: float | None = None,
+        dry_run: bool = False,
     ) -> ReconcileAnswer:
-        """Record what changed at the tiers behind our back; clear what dead movers left."""
+        """Record what changed at the tiers behind our back; clear what dead movers left.
+
+        With ``staging_older_than_s`` also what trainers left under temporary names.
+        """
         ...
 
     def flows(self) -> Sequence[FlowFacts]:
@@ -272,6 +282,18 @@ class Keeper(Protocol):
 
     def verdict(self, target: str, *, policy: str | None = None) -> RunVerdict:
         """Every checkpoint of a run with what becomes of it and every reason."""
+        ...
+
+    def policies(self) -> Sequence[Policy]:
+        """Every policy in force."""
+        ...
+
+    def policy_of(self, run: str) -> Policy | None:
+        """The policy that selects a run of this name; None: a registered run without one."""
+        ...
+
+    def check_policies(self) -> PolicyCheck:
+        """Everything wrong with the policies in force, and which of them each run is under."""
         ...
 
     def pin(

@@ -177,6 +177,11 @@ def measure_capacity(context: Context) -> tuple[TierSample, ...]:
 
     Growth comes from them. What could not be looked at leaves no sample: never a zero.
     """
+    return keep_samples(context, tier_facts(context))
+
+
+def keep_samples(context: Context, facts: Iterable[TierFill]) -> tuple[TierSample, ...]:
+    """Keep what was measured just now; without what could not be looked at."""
     from ckptgov.catalog.samples import TierSample  # SQLModel: dear to import
 
     at_ns = context.catalog.now_ns()
@@ -192,7 +197,7 @@ def measure_capacity(context: Context) -> tuple[TierSample, ...]:
             quota_bytes=one.quota_bytes,
             quota_files=None,
         )
-        for one in tier_facts(context)
+        for one in facts
         if one.error is None
     )
     for sample in taken:

@@ -9,12 +9,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckptgov.catalog.facts import PlaceFacts, RunRootFacts
-from ckptgov.errors import CkptgovError, ForeignPlace
+from ckptgov.errors import CkptgovError, ConfigError, ForeignPlace
 from ckptgov.model.checkpoint import RunIdentity, TierIdentity
 from ckptgov.model.copies import CopyState
 from ckptgov.model.files import EntryKind
-from ckptgov.model.settings import Settings, TierSettings
+from ckptgov.model.settings import Link, Settings, TierSettings
 from ckptgov.ops.context import Context
+from ckptgov.ops.policies import every_link
 from ckptgov.storage.contract import Storage
 from ckptgov.work import addresses
 from ckptgov.work.flush import run_root_at
@@ -199,13 +200,26 @@ _CAN_BE_LOST = frozenset(
 )
 
 
+def links_from_own(context: Context) -> tuple[Link, ...]:
+    """Every link, of a policy or of ``ckptgov.yaml``, that begins at a disk of this node.
+
+    While a policy is wrong, those of the file; the flush says what is wrong with it.
+    """
+    own = {one.name for one in context.settings.tiers if one.node is not None}
+    try:
+        links = every_link(context)
+    except ConfigError:
+        links = context.settings.links
+    return tuple(one for one in links if one.source in own)
+
+
 def meet_targets(context: Context) -> None:
-    """Learn where the node's runs lie on the tiers that its links lead to.
+    """Learn where the node's runs lie on the tiers that links lead to from its own disks.
 
     Another node may have brought a checkpoint there: then its receipt says so, and nothing is
     moved or read again.
     """
-    for name in dict.fromkeys(link.target for link in context.settings.links):
+    for name in dict.fromkeys(link.target for link in links_from_own(context)):
         tier = next((one for one in context.settings.tiers if one.name == name), None)
         if tier is None:
             continue

@@ -10,8 +10,6 @@ import os.path
 from collections.abc import Collection, Iterable
 from fnmatch import fnmatchcase
 
-from msgspec import Struct
-
 from ckptgov.config.policies import (
     load_policies,
     parse_policy,
@@ -20,20 +18,11 @@ from ckptgov.config.policies import (
     policy_for,
     read_each,
 )
-from ckptgov.errors import ConfigError
+from ckptgov.errors import ConfigError, UnknownRun
 from ckptgov.model.policy import Policy
+from ckptgov.model.policy_check import PolicyCheck
 from ckptgov.model.settings import Link, Settings
 from ckptgov.ops.context import CATALOG_FILE, Context
-
-
-class PolicyCheck(Struct, frozen=True, kw_only=True):
-    """What is in force and what is wrong; ``runs``: (policy or None, run) of each registered run
-    that at most one policy selects."""
-
-    directory: str
-    policies: tuple[Policy, ...]
-    errors: tuple[ConfigError, ...]
-    runs: tuple[tuple[str | None, str], ...] = ()
 
 
 def policies_in_force(context: Context) -> tuple[Policy, ...]:
@@ -55,6 +44,22 @@ def policy_of(context: Context, run: str) -> Policy | None:
         ConfigError: a policy is wrong, or two of them select the run.
     """
     return policy_for(policies_in_force(context), run, tags_of(context.settings, run))
+
+
+def policy_for_name(context: Context, run: str) -> Policy | None:
+    """The policy that selects a run of this name, registered or not; None: a run without one.
+
+    Raises:
+        UnknownRun: no policy selects the name, and no run has it.
+        ConfigError: as ``policy_of``.
+    """
+    policy = policy_of(context, run)
+    if policy is None and run not in registered_runs(context):
+        raise UnknownRun(
+            f"no run {run!r} is registered, and no policy selects the name",
+            hint="'ckptgov run list' shows the runs",
+        )
+    return policy
 
 
 def check_policies(context: Context) -> PolicyCheck:

@@ -15,15 +15,15 @@ from ckptgov.catalog.facts import (
     RecordFacts,
     RunRootFacts,
 )
+from ckptgov.catalog.samples import TierSample
 from ckptgov.errors import CkptgovError, Malformed, NotAllowed, UsageError
 from ckptgov.manifest.forms.records import decode_record
-from ckptgov.manifest.names import check_path, is_content_id
-from ckptgov.model.checkpoint import Evidence, RunIdentity
+from ckptgov.manifest.names import check_path
+from ckptgov.model.checkpoint import RunIdentity
 from ckptgov.model.cluster import NodeState, PartFacts
-from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Found, ResumeArgs, SeenShard, Sighting
 from ckptgov.model.journal import KIND_OF, Record, Restart
-from ckptgov.ops.posting_copies import apply_copies
+from ckptgov.ops.posting_copies import apply_copies, check_copy
 from ckptgov.ops.runs import check_run_name
 from ckptgov.wire.facts import (
     Post,
@@ -31,6 +31,7 @@ from ckptgov.wire.facts import (
     PostedPlace,
     PostedRecord,
     PostedSighting,
+    PostedSpace,
     Refusal,
     RunClaim,
     RunClaimAnswer,
@@ -63,6 +64,8 @@ def apply_post(catalog: Catalog, post: Post, *, node: str, at_ns: int) -> PostAn
         is_known = True
         if post.place.node is not None and post.place.is_current:
             catalog.put_place(_place_facts(post.place))
+            if post.space is not None:
+                catalog.samples.add(_sample(post.place.place, post.space, catalog.now_ns()))
         elif post.place.node is not None:  # a disk that is gone: only its copies' end counts
             is_known = any(one.place == post.place.place for one in catalog.places())
         told = PostAnswer()
@@ -123,13 +126,7 @@ def _check_names(post: Post) -> None:
         for path in filter(None, (post.root.path, post.root.sidecar)):
             check_path(path, "post")
     for copy in post.copies:
-        check_path(copy.name, "post")
-        if not is_content_id(copy.content_id):
-            raise Malformed(f"post: {copy.content_id!r} is no content id")
-        if copy.state is CopyState.VERIFIED and (
-            copy.evidence is not Evidence.DIGEST or copy.verified_at_ns is None
-        ):
-            raise Malformed(f"post: {copy.content_id} verified without a digest and its time")
+        check_copy(copy)
     for one in post.sightings or ():
         check_path(one.name, "post")
 
@@ -166,7 +163,7 @@ def _apply_run(catalog: Catalog, post: Post, at_ns: int) -> PostAnswer:
     if post.sightings is not None and post.place.node is not None:
         seen = [_sighting(one) for one in post.sightings]
         catalog.put_sightings(run_id, place, seen, at_ns)
-    refusals = _apply_records(catalog, run_id, post.records)
+    refusals = apply_records(catalog, run_id, post.records)
     catalog.put_part(
         PartFacts(
             run_id=run_id,
@@ -216,9 +213,10 @@ def _sighting(one: PostedSighting) -> Sighting:
     )
 
 
-def _apply_records(
+def apply_records(
     catalog: Catalog, run_id: str, records: tuple[PostedRecord, ...]
 ) -> tuple[Refusal, ...]:
+    """Take over records of a run's journal; what of them is not taken over, and why."""
     refusals = []
     for one in records:
         try:
@@ -307,6 +305,19 @@ def _place_facts(place: PostedPlace) -> PlaceFacts:
         fs_type=place.fs_type,
         source=place.source,
         first_seen_at_ns=place.first_seen_at_ns,
+    )
+
+
+def _sample(place: str, space: PostedSpace, at_ns: int) -> TierSample:
+    return TierSample(
+        place=place,
+        at_ns=at_ns,
+        used_bytes=space.used_bytes,
+        free_bytes=space.free_bytes,
+        total_bytes=space.total_bytes,
+        files=space.files,
+        free_files=space.free_files,
+        quota_bytes=space.quota_bytes,
     )
 
 

@@ -1,4 +1,9 @@
-"""Copies and sealed checkpoints as a node's posts tell them, taken over along allowed edges."""
+"""Copies and sealed checkpoints as a node's posts tell them, taken over along allowed edges.
+
+What the service decided stands: a copy that it began to remove is not brought back by what a node
+says of it, which may have been long on its way. Only what was compared after the copy went counts:
+the same bytes were brought there anew.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +14,14 @@ from ckptgov.catalog.catalog import Catalog
 from ckptgov.catalog.facts import PlacedCopy, SealedFacts
 from ckptgov.errors import Malformed
 from ckptgov.manifest.forms.manifests import decode_manifest
-from ckptgov.model.copies import REMOVED, TRANSITIONS, CopyState
+from ckptgov.manifest.names import check_path, is_content_id
+from ckptgov.model.checkpoint import Evidence
+from ckptgov.model.copies import BEGUN, GONE, REMOVED, TRANSITIONS, CopyState
+from ckptgov.model.retention import Removal
 from ckptgov.ops.record import sealed_facts
-from ckptgov.wire.facts import Post, PostedCopy, PostedSealed, unpacked
+from ckptgov.ops.standing_run import decoded
+from ckptgov.wire.facts import Post, PostedCopy, PostedGoing, PostedSealed, unpacked
+from ckptgov.work.leaving import standing_tombstones
 
 _COMPARED = frozenset({CopyState.VERIFIED, CopyState.CORRUPT})
 
@@ -31,13 +41,120 @@ def apply_copies(catalog: Catalog, post: Post, at_ns: int) -> tuple[str, ...]:
             wanted.append(copy.content_id)
             continue
         _check_coverage(copy, sealed[copy.content_id].shard_count)
-        placed = _placed(run_id, post.place.place, copy)
         held = here.get(copy.content_id)
-        if post.place.node is not None or _is_newer(placed, held):
+        if post.place.node is not None:
+            _take_over(catalog, run_id, post.place.place, copy, held, at_ns)
+        elif _is_newer(placed := _placed(run_id, post.place.place, copy), held):
             put_copy(catalog, placed, held, at_ns)
     if post.covers is not None and post.place.node is not None:
         _lose_untold(catalog, post, here, at_ns)
     return tuple(wanted)
+
+
+def check_copy(copy: PostedCopy) -> None:
+    """See that others can build paths from what a node says of a copy, and rely on its verdict.
+
+    Raises:
+        Malformed: a name or id that is none, or verified without a digest and its time.
+    """
+    check_path(copy.name, "post")
+    if not is_content_id(copy.content_id):
+        raise Malformed(f"post: {copy.content_id!r} is no content id")
+    if copy.going is not None and copy.going.trash:
+        check_path(copy.going.trash, "post")
+    if copy.state is CopyState.VERIFIED and (
+        copy.evidence is not Evidence.DIGEST or copy.verified_at_ns is None
+    ):
+        raise Malformed(f"post: {copy.content_id} verified without a digest and its time")
+
+
+def take_over(catalog: Catalog, run_id: str, place: str, copy: PostedCopy, at_ns: int) -> None:
+    """What a node says of one copy on its own disk; of a checkpoint that is known here.
+
+    Raises:
+        Malformed: as ``check_copy``, or its coverage is of another number of shards.
+    """
+    check_copy(copy)
+    sealed = catalog.sealed_of(run_id, [copy.content_id]).get(copy.content_id)
+    if sealed is None:
+        return
+    _check_coverage(copy, sealed.shard_count)
+    found = catalog.copies_of(run_id, [copy.content_id])[copy.content_id]
+    held = next((one for one in found if one.place == place), None)
+    _take_over(catalog, run_id, place, copy, held, at_ns)
+
+
+def _take_over(
+    catalog: Catalog,
+    run_id: str,
+    place: str,
+    copy: PostedCopy,
+    held: PlacedCopy | None,
+    at_ns: int,
+) -> None:
+    placed = _placed(run_id, place, copy)
+    if copy.state in REMOVED:
+        _went(catalog, placed, copy, held, at_ns)
+    elif held is not None and held.state is CopyState.PURGED:
+        if _is_after_it_went(catalog, placed, held):
+            _change(catalog, placed, held.state, at_ns)
+    else:
+        put_copy(catalog, placed, held, at_ns)
+
+
+def _went(
+    catalog: Catalog,
+    placed: PlacedCopy,
+    copy: PostedCopy,
+    held: PlacedCopy | None,
+    at_ns: int,
+) -> None:
+    """What went there by a decision that this catalog has lost, or that was none of its own.
+
+    Where it was decided here, what came of it is told as the outcome of its task.
+    """
+    if copy.state is CopyState.CONDEMNED or (held is not None and held.state in BEGUN):
+        return
+    if held is not None and held.state not in GONE:
+        put_copy(catalog, _lost(held), held, at_ns)
+        held = next(
+            one
+            for one in catalog.copies_of(held.run_id, [held.content_id])[held.content_id]
+            if one.place == held.place
+        )
+    if copy.going is not None and copy.state in BEGUN and (held is None or held.state in GONE):
+        catalog.removals.adopt(_removal(placed, copy.going))
+
+
+def _removal(placed: PlacedCopy, going: PostedGoing) -> Removal:
+    return Removal(
+        run_id=placed.run_id,
+        content_id=placed.content_id,
+        place=placed.place,
+        name=placed.name,
+        action=going.action,
+        plan_id=going.plan_id,
+        state=placed.state,
+        condemned_at_ns=going.condemned_at_ns,
+        due_at_ns=going.due_at_ns,
+        trash_s=going.trash_s,
+        bytes=going.bytes,
+        files=going.files,
+        trash=going.trash,
+    )
+
+
+def _is_after_it_went(catalog: Catalog, copy: PlacedCopy, held: PlacedCopy) -> bool:
+    """Whether a copy was compared after the one that was removed there had gone.
+
+    By the node's own clock: both times are its.
+    """
+    if copy.state is not CopyState.VERIFIED or copy.verified_at_ns is None:
+        return False
+    records = decoded(catalog.binding_records(copy.run_id))
+    tombstone = standing_tombstones(records, copy.place).get(copy.content_id)
+    went_at_ns = held.verified_at_ns or 0 if tombstone is None else tombstone.stamp.at_ns
+    return copy.verified_at_ns > went_at_ns
 
 
 def _known_here(
@@ -109,24 +226,28 @@ def _lose_untold(catalog: Catalog, post: Post, here: Mapping[str, PlacedCopy], a
         is_covered = content_id > above and (until is None or content_id <= until)
         # A copy that was merged here and not published there yet is not known there.
         if is_covered and content_id not in told and held.state is not CopyState.SIGHTED:
-            lost = PlacedCopy(
-                run_id=held.run_id,
-                content_id=content_id,
-                place=held.place,
-                name=held.name,
-                state=CopyState.LOST,
-            )
-            put_copy(catalog, lost, held, at_ns)
+            put_copy(catalog, _lost(held), held, at_ns)
+
+
+def _lost(held: PlacedCopy) -> PlacedCopy:
+    return PlacedCopy(
+        run_id=held.run_id,
+        content_id=held.content_id,
+        place=held.place,
+        name=held.name,
+        state=CopyState.LOST,
+    )
 
 
 def put_copy(catalog: Catalog, copy: PlacedCopy, held: PlacedCopy | None, at_ns: int) -> None:
-    """Bring a copy to what was told of it, along allowed edges; what was decided here stands."""
+    """Bring a copy to what was told of it, along allowed edges; what was decided here stands,
+    unless it got lost before anything was done."""
     if held is None:
         catalog.put_copy(copy, at_ns)
         return
-    if held.state in REMOVED or held == copy:
+    is_lost = (held.state, copy.state) == (CopyState.CONDEMNED, CopyState.LOST)
+    if (held.state in REMOVED and not is_lost) or held == copy:
         return
-    evidence = copy.evidence if copy.verified_at_ns is not None else None
     if copy.state is held.state:
         if copy.verified_at_ns is None:
             return
@@ -141,8 +262,12 @@ def put_copy(catalog: Catalog, copy: PlacedCopy, held: PlacedCopy | None, at_ns:
             coverage=copy.coverage,
         )
         return
-    way = _way(held.state, copy.state)
-    for before, after in pairwise(way):
+    _change(catalog, copy, held.state, at_ns)
+
+
+def _change(catalog: Catalog, copy: PlacedCopy, start: CopyState, at_ns: int) -> None:
+    evidence = copy.evidence if copy.verified_at_ns is not None else None
+    for before, after in pairwise(_way(start, copy.state)):
         is_last = after is copy.state
         catalog.transition(
             copy.run_id,

@@ -27,9 +27,6 @@ from ckptgov.ops.moving import moving
 from ckptgov.work.owned import remove_below
 from ckptgov.work.tier import Place
 
-OLDER_THAN_S = 86_400.0
-"""How long nothing in a left-over may have changed, where nothing else is said."""
-
 LEAST_S = 3_600.0
 """No shorter time is accepted: a save of a large checkpoint may stand still for minutes."""
 

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from ckptgov.errors import Ambiguous, RefusedBySafety, StaleState, UsageError
-from ckptgov.model.retention import Plan, PlanState, StoredPlan
+from ckptgov.model.retention import Plan, PlanState, StoredPlan, TierOutlook
 from ckptgov.ops.context import Context
 
 STANDING = (PlanState.PROPOSED, PlanState.WAITING, PlanState.APPROVED)
 """States in which a plan may yet be carried out."""
 MOST_STANDING = 100
+OF_ONE_RUN = ("of run ", "deletion of run ")
+"""How the note of a plan of one run begins, while nobody has approved or replaced it."""
 _PREFIX = "sha256:"
 
 
@@ -35,14 +37,26 @@ def keep(context: Context, made: Plan, *, state: PlanState, scope: str) -> Store
     return book.put(made, state=state, by=context.author.by, note=scope, replaces=replaced)
 
 
+def run_of_scope(stored: StoredPlan) -> str | None:
+    """The run that a plan was made of, as far as its note still tells; None: of all, or unknown."""
+    begins = next((one for one in OF_ONE_RUN if stored.note.startswith(one)), None)
+    return None if begins is None else stored.note.removeprefix(begins)
+
+
 def _decision(made: Plan) -> tuple[object, ...]:
-    """What makes two plans one: not when they were made, nor how full the tiers were then."""
+    """What makes two plans one: not when they were made, nor how full the tiers were then, save
+    that nothing brought one below its limit."""
     entries = tuple(
         (one.run_id, one.content_id, one.place, one.action, tuple(why.reason for why in one.why))
         for one in made.entries
     )
     failed = tuple(name for name, _why in made.failures)
-    return made.policies, entries, made.refusals, failed
+    over = tuple((one.tier, one.node, _is_over(one)) for one in made.tiers)
+    return made.policies, entries, made.refusals, failed, over
+
+
+def _is_over(one: TierOutlook) -> bool:
+    return one.over_bytes > 0 or one.over_files > 0
 
 
 def state_of(made: Plan) -> PlanState:

@@ -20,11 +20,13 @@ from ckptgov.catalog.facts import (
 from ckptgov.errors import Malformed, NotAllowed, UsageError
 from ckptgov.model.checkpoint import RunIdentity
 from ckptgov.model.cluster import NodeState
+from ckptgov.ops.capacity import tier_fill
 from ckptgov.ops.context import Context
 from ckptgov.ops.telling_run import RunAtPlace, Touched, posted_place
 from ckptgov.wire.facts import (
     Post,
     PostAnswer,
+    PostedSpace,
     decode_post_answer,
     encode_told,
 )
@@ -105,6 +107,33 @@ def tell_changes(context: Context, log: PostLog, *, node: str, send: Send) -> To
     finally:
         log.save(context.settings.home)
     return Told(posts=teller.posts, refused=tuple(teller.refused), node_state=teller.node_state)
+
+
+def tell_space(context: Context, *, node: str, send: Send) -> None:
+    """Post how full the node's own disks are just now; of one that does not answer nothing.
+
+    Raises:
+        CkptgovError: the service did not answer.
+    """
+    places = {one.place: one for one in context.catalog.places() if one.is_current}
+    for tier in context.settings.tiers:
+        if tier.node != node:
+            continue
+        fill = tier_fill(context, tier)
+        place = places.get(fill.place)
+        if fill.error is not None or place is None:
+            continue
+        space = PostedSpace(
+            used_bytes=fill.used_bytes,
+            free_bytes=fill.free_bytes,
+            total_bytes=fill.total_bytes,
+            files=fill.files,
+            free_files=fill.free_files,
+            quota_bytes=fill.quota_bytes,
+        )
+        decode_post_answer(
+            send(encode_told(Post(node=node, place=posted_place(place), space=space)))
+        )
 
 
 _OF_COPIES = frozenset({EventKind.COPY_ADDED, EventKind.COPY_STATE, EventKind.COPY_CONFIRMED})

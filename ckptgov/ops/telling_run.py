@@ -11,12 +11,14 @@ from ckptgov.catalog.facts import PlacedCopy, PlaceFacts, RecordFacts, RunRootFa
 from ckptgov.errors import CkptgovError, CouldNotLook
 from ckptgov.model.checkpoint import RunIdentity
 from ckptgov.model.journal import KIND_OF, NumberedRecord, Record
+from ckptgov.model.retention import Removal
 from ckptgov.ops.context import Context
 from ckptgov.ops.posting import decoded_record, posted_record
 from ckptgov.wire.facts import (
     Post,
     PostAnswer,
     PostedCopy,
+    PostedGoing,
     PostedPlace,
     PostedRecord,
     PostedRoot,
@@ -81,6 +83,10 @@ class RunAtPlace:
             one.content_id: one
             for one in self._catalog.copies(run.run_id)
             if one.place == place.place
+        }
+        self._going = {
+            one.content_id: one
+            for one in self._catalog.removals.removals(run_id=run.run_id, place=place.place)
         }
         self._sealed = {one.content_id: one for one in self._catalog.checkpoints(run.run_id)}
         self._records = self._catalog.records(run.run_id)
@@ -164,7 +170,7 @@ class RunAtPlace:
         self, ids: Iterable[str], *, with_manifest: set[str]
     ) -> Iterator[tuple[list[PostedSealed], list[PostedCopy]]]:
         def told(content_id: str) -> tuple[PostedSealed | None, PostedCopy]:
-            copy = _posted_copy(self._copies[content_id])
+            copy = posted_copy(self._copies[content_id], self._going.get(content_id))
             if content_id not in with_manifest:
                 return None, copy
             return self._posted_sealed(self._sealed[content_id]), copy
@@ -269,7 +275,8 @@ def _weight(pair: tuple[PostedSealed | None, PostedCopy]) -> int:
     return _COPY_BYTES + 2 * words + len(copy.coverage or b"") * 2 + manifest
 
 
-def _posted_copy(one: PlacedCopy) -> PostedCopy:
+def posted_copy(one: PlacedCopy, removal: Removal | None) -> PostedCopy:
+    """A copy, and its removal if it is on its way out, for a message."""
     return PostedCopy(
         content_id=one.content_id,
         name=one.name,
@@ -278,6 +285,20 @@ def _posted_copy(one: PlacedCopy) -> PostedCopy:
         evidence=one.evidence,
         verified_at_ns=one.verified_at_ns,
         findings=one.findings,
+        going=None if removal is None else _going(removal),
+    )
+
+
+def _going(removal: Removal) -> PostedGoing:
+    return PostedGoing(
+        action=removal.action,
+        plan_id=removal.plan_id,
+        condemned_at_ns=removal.condemned_at_ns,
+        due_at_ns=removal.due_at_ns,
+        trash_s=removal.trash_s,
+        bytes=removal.bytes,
+        files=removal.files,
+        trash=removal.trash,
     )
 
 

@@ -6,14 +6,13 @@ forgotten that it went.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from msgspec import Struct
 
 from ckptgov.catalog.facts import RunFacts, RunRootFacts
 from ckptgov.errors import (
     CkptgovError,
-    CouldNotLook,
     LeaseLost,
     NoneRestorable,
     PartlyDone,
@@ -58,8 +57,11 @@ def undelete(
     step: int | None = None,
     dry_run: bool = False,
     stop: Stop = never,
+    asked: Collection[tuple[str, str]] = (),
 ) -> UndeleteAnswer:
     """Bring back what is condemned or in the trash, of a run or of one of its steps.
+
+    ``asked``: copies (content id, place) that the agents of their nodes were asked for already.
 
     Raises:
         UnknownRun: no such run. NoneRestorable: nothing of it is condemned or in the trash.
@@ -76,13 +78,16 @@ def undelete(
             )
         steps: list[RemovalStep] = []
         restored: list[Removal] = []
+        waiting = [_awaited(removing, one.removal) for one in gone if _key(one.removal) in asked]
         for one in gone:
+            if _key(one.removal) in asked:
+                continue
             told, is_back = _brought_back(removing, one)
             steps.append(told)
             if is_back:
                 restored.append(one.removal)
         return UndeleteAnswer(
-            steps=tuple(steps),
+            steps=(*steps, *waiting),
             restored=tuple(restored),
             is_dry_run=dry_run,
             error=_error_of(removing, steps, restored),
@@ -93,11 +98,15 @@ def _error_of(
     removing: Removing, steps: list[RemovalStep], restored: list[Removal]
 ) -> CkptgovError | None:
     back = {(one.content_id, one.place) for one in restored}
-    left = [one for one in steps if (one.content_id, one.place) not in back]
+    left = [
+        one
+        for one in steps
+        if (one.content_id, one.place) not in back and removing.is_here(one.place)
+    ]
     if removing.dry_run or (not left and not removing.errors):
         return None
     first = removing.errors[0] if removing.errors else StorageError(left[0].text)
-    if not restored and len(removing.errors) <= len(steps):
+    if not restored:
         return first
     return PartlyDone(
         f"{len(restored)} of {len(steps)} came back; first that did not: {first.message}",
@@ -147,6 +156,16 @@ def _in_trash(removing: Removing, root: RunRootFacts) -> Iterator[Removal]:
                 yield removal
 
 
+def _key(removal: Removal) -> tuple[str, str]:
+    return removal.content_id, removal.place
+
+
+def _awaited(removing: Removing, removal: Removal) -> RemovalStep:
+    node = removing.place_facts(removal.place).node
+    text = f"the agent of node {node} was asked to bring it back"
+    return removing.step_of(removal, Went.WAITING, text)
+
+
 def _brought_back(removing: Removing, one: _Gone) -> tuple[RemovalStep, bool]:
     """Bring one back; what is told of it, and whether it came."""
     removal = one.removal
@@ -157,14 +176,14 @@ def _brought_back(removing: Removing, one: _Gone) -> tuple[RemovalStep, bool]:
         if removal.state is CopyState.CONDEMNED:
             return _undone(removing, removal), True
         if not removing.is_here(removal.place):
-            node = removing.place_facts(removal.place).node
-            raise CouldNotLook(f"it lies on the disk of node {node}: undelete it there")
+            words = f"waits for the agent of node {removing.place_facts(removal.place).node}"
+            return removing.step_of(removal, Went.WAITING, words), False
         if removal.state is CopyState.TRASHING:  # from there only forward, and then back
             step = carry_on(removing, removal, set())
             if step.went is not Went.TRASHED:
                 return step, False
             removal = _as_known(removing, removal)
-        text = _from_trash(removing, one.is_known, removal)
+        text = from_trash(removing, one.is_known, removal)
         return removing.step_of(removal, was, text), True
     except LeaseLost as error:  # or a state that another process changed
         removing.errors.append(error)
@@ -194,7 +213,7 @@ def _as_known(removing: Removing, removal: Removal) -> Removal:
     return next(one for one in found if one.content_id == removal.content_id)
 
 
-def _from_trash(removing: Removing, is_known: bool, removal: Removal) -> str:
+def from_trash(removing: Removing, is_known: bool, removal: Removal) -> str:
     """Files, manifest, record, state; then every byte is compared.
 
     Raises:
@@ -216,11 +235,16 @@ def _from_trash(removing: Removing, is_known: bool, removal: Removal) -> str:
         write_record(context, run, record, removing.store(root, place))
         if is_known:
             context.catalog.removals.undo(removal.run_id, removal.content_id, removal.place)
-    shards = _compared(removing, removal, root, place)
+    shards = compared(removing, removal, root, place)
     return f"brought back to {name}; {shards} shards compared equal"
 
 
-def _compared(removing: Removing, removal: Removal, root: RunRootFacts, place: Place) -> int:
+def compared(removing: Removing, removal: Removal, root: RunRootFacts, place: Place) -> int:
+    """Compare what was brought back by digest, and let the catalog know; how many shards it has.
+
+    Raises:
+        VerificationFailed: it is not what its manifest says: it is not offered.
+    """
     context = removing.context
     removing.close()  # what the look knew is over
     look = removing.look(root, place)

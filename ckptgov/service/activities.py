@@ -7,11 +7,9 @@ has, and its success is recorded then. Only the leader makes tasks and records (
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -22,10 +20,14 @@ from ckptgov.model.cluster import NewTask, NodeFacts, NodeState, TaskFacts, Task
 from ckptgov.model.settings import Scope, Settings, TierSettings
 from ckptgov.service import logs
 from ckptgov.service.leadership import Lead, Leadership
+from ckptgov.service.outcomes import trouble
 from ckptgov.service.payloads import (
+    ApplyPayload,
     BackupPayload,
     By,
+    CapacityPayload,
     FlushPayload,
+    PlanPayload,
     ReconcilePayload,
     ScanPayload,
     VerifyPayload,
@@ -44,6 +46,9 @@ _KINDS = {
     "verify": TaskKind.VERIFY,
     "reconcile": TaskKind.RECONCILE,
     "backup": TaskKind.BACKUP,
+    "plan": TaskKind.PLAN,
+    "apply": TaskKind.APPLY,
+    "capacity": TaskKind.CAPACITY,
 }
 
 
@@ -68,7 +73,9 @@ def planned(
     here: Here,
     by: By,
 ) -> tuple[NewTask, ...]:
-    """The tasks of one round. ``nodes`` are those whose agents would take one now."""
+    """The tasks of one round. ``nodes`` are those whose agents would take one now; the links of
+    ``settings`` are all there are, those of policies as well.
+    """
     own = seen_from(settings, here)
     away = {node: one for node, one in nodes.items() if here is not None and node not in here}
     match name:
@@ -80,12 +87,22 @@ def planned(
             asked = VerifyPayload(share_s=settings.service.cadences[name].every_s, by=by)
             return (*_verifications(own, asked), *_verified_by(away, asked))
         case "reconcile":
-            return tuple(_reconciliations(own, by))
+            return (*_reconciliations(own, by), *_reconciled_by(away, by))
         case "backup":
-            payload = encoded(BackupPayload(by=by))
-            return (NewTask(kind=TaskKind.BACKUP, key=name, payload=payload),)
+            return _one(name, name, BackupPayload(by=by))
+        case "plan":
+            return _one(name, "plan:all", PlanPayload(by=by))
+        case "apply":
+            return _one(name, "apply:newest", ApplyPayload(is_newest=True, by=by))
+        case "capacity":
+            return _one(name, name, CapacityPayload(by=by))
         case _:
             return ()
+
+
+def _one(name: str, key: str, payload: Struct) -> tuple[NewTask, ...]:
+    """A round that is one task, for any replica."""
+    return (NewTask(kind=_KINDS[name], key=key, payload=encoded(payload)),)
 
 
 def is_on(name: str, settings: Settings) -> bool:
@@ -149,6 +166,14 @@ def _verified_by(nodes: Mapping[str, NodeWork], asked: VerifyPayload) -> Iterato
             payload = encoded(replace(asked, tiers=one.tiers))
             key = f"verify:node:{node}"
             yield NewTask(kind=TaskKind.VERIFY, key=key, payload=payload, node=node)
+
+
+def _reconciled_by(nodes: Mapping[str, NodeWork], by: By) -> Iterator[NewTask]:
+    for node, one in nodes.items():
+        if one.tiers:
+            payload = encoded(ReconcilePayload(tiers=one.tiers, by=by))
+            key = f"reconcile:node:{node}"
+            yield NewTask(kind=TaskKind.RECONCILE, key=key, payload=payload, node=node)
 
 
 def _node_of(here: Here) -> str | None:
@@ -242,22 +267,6 @@ class Activity:
         """These, and no others: for a tier that was removed, or a node silent by now, nobody."""
         self._open = {one.task.key: one.task_id for one in tasks}
         self._results = {key: one for key, one in self._results.items() if key in self._open}
-
-
-def trouble(task: TaskFacts) -> str | None:
-    """Why a task that ended counts as no success, if so.
-
-    A verification that found bad bytes did what it is for: the copies' states tell of them.
-    """
-    error: object = None
-    with suppress(ValueError):
-        document = json.loads(task.outcome or b"{}")
-        error = document.get("error") if isinstance(document, dict) else None
-    if not isinstance(error, dict):
-        return f"{task.task.key}: failed" if task.state is TaskState.FAILED else None
-    if task.task.kind is TaskKind.VERIFY and error.get("kind") == "verification-failed":
-        return None
-    return f"{task.task.key}: {error.get('message')}"
 
 
 def heard_of(

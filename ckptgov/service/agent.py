@@ -25,14 +25,16 @@ from ckptgov.model.cluster import NodeBeat, NodeState, TaskFacts, TaskKind, Task
 from ckptgov.model.movement import FlushState
 from ckptgov.ops.context import Context
 from ckptgov.ops.flush import FlushRequest, flush
+from ckptgov.ops.node_removals import forget_replaced
 from ckptgov.ops.own_disks import (
     directories_to_watch,
+    links_from_own,
     meet_targets,
     own_disks,
     settings_of_node,
 )
 from ckptgov.ops.scan import scan
-from ckptgov.ops.telling import PostLog, Told, tell_changes
+from ckptgov.ops.telling import PostLog, Told, tell_changes, tell_space
 from ckptgov.ops.telling_run import posted_place
 from ckptgov.service.agent_cluster import Cluster
 from ckptgov.service.agent_parts import PendingParts
@@ -43,6 +45,8 @@ from ckptgov.wire.documents import scan as scan_document
 from ckptgov.wire.facts import RunClaim, decode_claim_answer, encode_told
 
 LEASE_S = 60.0
+SPACE_EVERY_S = 600.0
+"""How often the service hears how full the node's disks are; after a removal at once."""
 MAX_WATCHED = 4096
 _ARRIVED = frozenset({FlushState.FLUSHED, FlushState.STOOD, FlushState.UNPROVEN})
 
@@ -96,6 +100,8 @@ class Agent:
         self._lock = threading.Lock()
         self._looking = threading.Lock()
         self._telling = threading.Lock()
+        self._saying = threading.Lock()
+        self._next_space_s = 0.0
         self._urgent = threading.Event()
         self.node_state = NodeState.ACTIVE
 
@@ -122,6 +128,7 @@ class Agent:
     def _look(self) -> tuple[Looked, Ended]:
         with self._looking, self._context() as context:
             disks, failed = own_disks(context, self.node, identify=self._identify)
+            forget_replaced(context)
             for error in failed:
                 self._talk(error.message)
             directories = [one for disk in disks for one in disk.directories]
@@ -149,21 +156,27 @@ class Agent:
         return answer.run
 
     def tell(self) -> Told:
-        """Post what changed since the last acknowledgement.
+        """Post what changed since the last acknowledgement, and now and then how full disks are.
 
         Raises:
             CouldNotLook: the service does not answer; it is told the next time.
         """
         with self._telling, self._context() as context:
-            told = tell_changes(
-                context,
-                self._log,
-                node=self.node,
-                send=lambda raw: self._cluster.tell(self.node, raw),
-            )
+            self._say_ended()  # of a copy that went before what came to its place since
+            told = tell_changes(context, self._log, node=self.node, send=self._send)
+            self._tell_space(context)
         for refusal in told.refused:
             self._talk(f"the service did not take over {refusal}")
         return told
+
+    def _send(self, raw: bytes) -> bytes:
+        return self._cluster.tell(self.node, raw)
+
+    def _tell_space(self, context: Context) -> None:
+        now_s = self._serving.clock.monotonic()
+        if now_s >= self._next_space_s:
+            tell_space(context, node=self.node, send=self._send)
+            self._next_space_s = now_s + SPACE_EVERY_S
 
     def deliver_parts(self) -> int:
         """Bring every part to the service that is not part of a checkpoint yet; how many were
@@ -183,10 +196,11 @@ class Agent:
             Interrupted: told to stop; what has arrived stays for the next time.
         """
         with self._context() as context:
-            if not context.settings.links:
+            sources = frozenset(one.source for one in links_from_own(context))
+            if not sources:
                 return 0
             meet_targets(context)
-            request = FlushRequest(run=None, node=self.node)
+            request = FlushRequest(run=None, sources=sources, node=self.node)
             answer = flush(context, request, stop=self._must_make_way)
         if isinstance(answer.error, Interrupted) and self._stop():
             raise answer.error
@@ -256,16 +270,22 @@ class Agent:
         state = TaskState.DONE if is_done(task, ended.error) else TaskState.FAILED
         outcome = msgspec.json.encode(ended.document)
         self._unsaid[task.task_id] = lambda: self._cluster.end(task, state=state, outcome=outcome)
-        self._say_ended()
+        if task.task.kind is TaskKind.REMOVE:
+            self._next_space_s = 0.0
+            with self._telling:  # no post from before the removal comes after its outcome
+                self._say_ended()
+        else:
+            self._say_ended()
 
     def _say_ended(self) -> None:
-        for task_id, say in list(self._unsaid.items()):
-            with suppress(LeaseLost):
-                say()
-            with self._lock:
-                del self._unsaid[task_id]
-                self._held.pop(task_id, None)
-                self._lost.discard(task_id)
+        with self._saying:
+            for task_id, say in list(self._unsaid.items()):
+                with suppress(LeaseLost):
+                    say()
+                with self._lock:
+                    del self._unsaid[task_id]
+                    self._held.pop(task_id, None)
+                    self._lost.discard(task_id)
 
     def _carried_out(self, task: TaskFacts, stop: Callable[[], bool]) -> Ended:
         """What the task came to; an error of any sort is an outcome as well."""

@@ -17,6 +17,8 @@ from ckptgov.model.closing import Closing
 from ckptgov.model.cluster import NewTask, NodeBeat, NodeState, TaskFacts, TaskKind, TaskState
 from ckptgov.ops.parts import put_part
 from ckptgov.ops.posting import apply_post, identify_run
+from ckptgov.service.node_outcomes import end_task
+from ckptgov.service.node_removals import brought_up_to_date
 from ckptgov.service.serving import Serving
 from ckptgov.wire.facts import Post, decode_told, encode_answer
 from ckptgov.wire.parts import decode_part, encode_part_answer
@@ -54,7 +56,7 @@ class Cluster(Protocol):
         ...
 
     def renew(self, task: TaskFacts, *, ttl_s: float) -> None:
-        """Go on with a task. Raises LeaseLost."""
+        """Go on with a task; ``ttl_s`` 0 gives it back, as if never taken. Raises LeaseLost."""
         ...
 
     def end(self, task: TaskFacts, *, state: TaskState, outcome: bytes) -> None:
@@ -88,15 +90,20 @@ class DirectCluster:
     def claim(
         self, node: str, *, holder: str, kinds: Collection[TaskKind], ttl_s: float, limit: int
     ) -> tuple[TaskFacts, ...]:
-        return self._serving.catalog.tasks.claim(
-            node=node, holder=holder, kinds=kinds, ttl_s=ttl_s, limit=limit
-        )
+        catalog = self._serving.catalog
+        found = catalog.tasks.claim(node=node, holder=holder, kinds=kinds, ttl_s=ttl_s, limit=limit)
+        return tuple(brought_up_to_date(catalog, one) for one in found)
 
     def renew(self, task: TaskFacts, *, ttl_s: float) -> None:
-        self._serving.catalog.tasks.renew(task.task_id, task.lease, ttl_s=ttl_s)
+        book = self._serving.catalog.tasks
+        if ttl_s == 0:
+            book.give_back(task.task_id, task.lease)
+        else:
+            book.renew(task.task_id, task.lease, ttl_s=ttl_s)
 
     def end(self, task: TaskFacts, *, state: TaskState, outcome: bytes) -> None:
-        self._serving.catalog.tasks.end(task.task_id, task.lease, state=state, outcome=outcome)
+        with self._serving.context("agent:" + (task.task.node or "")) as context:
+            end_task(context, task, task.lease, state=state, outcome=outcome)
 
 
 class _ToldTask(Struct, frozen=True, kw_only=True):
@@ -164,7 +171,7 @@ class HttpCluster(Closing):
         return tuple(_task(one) for one in _decoded(raw, _ToldTasks).tasks)
 
     def renew(self, task: TaskFacts, *, ttl_s: float) -> None:
-        body = {"lease": task.lease, "ttl_s": max(ttl_s, 0.001)}
+        body = {"lease": task.lease, "ttl_s": ttl_s}
         self._send(path_of("tasks", task.task_id, "renew"), body)
 
     def end(self, task: TaskFacts, *, state: TaskState, outcome: bytes) -> None:

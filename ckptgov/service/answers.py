@@ -33,6 +33,7 @@ from ckptgov.model.settings import Settings
 from ckptgov.ops import standing
 from ckptgov.ops.standing import Standing
 from ckptgov.service.calls import PLAIN, Reply, document
+from ckptgov.service.questions import Questions
 from ckptgov.service.refusals import refusal, status_of
 from ckptgov.service.serving import Serving
 from ckptgov.wire import documents
@@ -139,10 +140,13 @@ class Answers(Closing):
         self._is_ending = False
         self._waiting: list[_Waiter] = []
         self._thread: threading.Thread | None = None
+        self.questions = Questions(serving.catalog, monotonic=serving.clock.monotonic)
+        """Which runs are asked for, answered from memory or not."""
 
     def start(self) -> None:
         """Begin to look for changes; once."""
         assert self._thread is None, "started twice"
+        self.questions.start()
         self._try_to_catch_up()
         self._thread = threading.Thread(target=self._watch, name="answers", daemon=True)
         self._thread.start()
@@ -156,6 +160,7 @@ class Answers(Closing):
             self._thread = None
         self._fresh_at = None
         self._tell_waiting()
+        self.questions.close()
 
     def on_change(self, listener: Callable[[RunChange], None]) -> None:
         """Tell ``listener`` of every change that is seen; it must return at once."""
@@ -205,7 +210,9 @@ class Answers(Closing):
                 self._forget(key)
                 return None
             self._told.move_to_end(key)
-            return told
+        if told.run_id is not None:
+            self.questions.note(told.run_id)
+        return told
 
     def latest(self, run: str, question: LatestQuery, *, is_plain: bool = False) -> Reply:
         """The answer from memory or, asked once for all who want it, from the catalog.
@@ -220,6 +227,8 @@ class Answers(Closing):
         if told is None:
             flight, is_mine = self._board((run, question))
             told = self._fly(flight, (run, question)) if is_mine else flight.result()
+            if told.run_id is not None:
+                self.questions.note(told.run_id)
         return told.reply_to(is_plain=is_plain)
 
     def _board(self, key: Key) -> tuple[_Flight, bool]:

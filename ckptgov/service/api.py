@@ -163,15 +163,16 @@ class Api(Closing):
         wait_s = endpoint.wait_s(query, body) if endpoint.wait_s is not None else 0.0
         until = clock.monotonic() + wait_s
         work = partial(self._run, endpoint, request, query, raw, body, is_waiting=wait_s > 0)
+        cost = endpoint.cost if endpoint.cost_of is None else endpoint.cost_of(body)
         while True:
-            seen, reply = await self._in_pool(endpoint, request, raw, work)
+            seen, reply = await self._in_pool(endpoint, cost, request, raw, work)
             left_s = until - clock.monotonic()
             is_asked = endpoint.watched is not None and left_s > 0 and not self._watch.is_over
             if not reply.is_pending or not is_asked:
                 return reply
             await self._watch.changed(
                 _watch_key(endpoint, request),
-                self._pools[endpoint.cost],
+                self._pools[cost],
                 partial(self._looked, endpoint, request, query, body),
                 seen=seen,
                 limit_s=left_s,
@@ -182,13 +183,14 @@ class Api(Closing):
     async def _in_pool(
         self,
         endpoint: AnyEndpoint,
+        cost: Cost,
         request: Request,
         raw: bytes,
         work: Callable[[], tuple[object, Reply]],
     ) -> tuple[object, Reply]:
-        if endpoint.cost is Cost.NOTHING:
+        if cost is Cost.NOTHING:
             return work()
-        is_long = endpoint.cost is Cost.STORAGE
+        is_long = cost is Cost.STORAGE
         limit_s = endpoint.limit_s or (
             self._limits.storage_s if is_long else self._limits.request_s
         )
@@ -196,7 +198,7 @@ class Api(Closing):
         shared = None
         if is_long and endpoint.method != "GET":
             shared = (endpoint.path, _path(request), raw, request.headers.get("authorization"))
-        return await self._pools[endpoint.cost].run(work, limit_s=limit_s, shared=shared)
+        return await self._pools[cost].run(work, limit_s=limit_s, shared=shared)
 
     def _run(
         self,

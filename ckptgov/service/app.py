@@ -18,6 +18,9 @@ from ckptgov.service import (
     routes_flows,
     routes_health,
     routes_history,
+    routes_keeping,
+    routes_plans,
+    routes_policies,
     routes_runs,
     routes_work,
 )
@@ -37,6 +40,9 @@ ENDPOINTS: tuple[AnyEndpoint, ...] = (
     *routes_health.ENDPOINTS,
     *routes_runs.ENDPOINTS,
     *routes_history.ENDPOINTS,
+    *routes_plans.ENDPOINTS,
+    *routes_keeping.ENDPOINTS,
+    *routes_policies.ENDPOINTS,
     *routes_work.ENDPOINTS,
     *routes_cluster.ENDPOINTS,
     *routes_flows.ENDPOINTS,
@@ -45,8 +51,13 @@ ENDPOINTS: tuple[AnyEndpoint, ...] = (
 )
 DESCRIPTION_PATH = "/v1/openapi.json"
 
+_OF_A_RUN = "/v1/runs/{run:run}/"
 VERBS = sorted(
-    one.path.rpartition("/")[2] for one in ENDPOINTS if one.path.startswith("/v1/runs/{run:run}/")
+    {
+        one.path.removeprefix(_OF_A_RUN).partition("/")[0]
+        for one in ENDPOINTS
+        if one.path.startswith(_OF_A_RUN)
+    }
 )
 
 

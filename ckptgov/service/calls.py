@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
 from types import MappingProxyType
@@ -14,10 +14,11 @@ from msgspec import Struct
 from ckptgov.catalog.facts import RunFacts
 from ckptgov.errors import UnknownRun, UsageError
 from ckptgov.model.access import Caller, Right
+from ckptgov.model.cluster import TaskFacts
 from ckptgov.ops.context import Context
 from ckptgov.ops.restarts import Restarts
 from ckptgov.service.serving import Serving
-from ckptgov.wire import requests
+from ckptgov.wire import cluster, requests
 from ckptgov.wire.documents import Document
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class Endpoint(Struct, Generic[Q, B], frozen=True, kw_only=True):
     ``rights``: any one of them opens it; none: open to all, without a token. ``answers``: the
     schema of each status that is no error. ``wait``: for how long it may be asked again while
     its reply is pending, and ``watched`` what changes when a pending reply may have changed.
+    ``cost_of``: what one request waits for, where that depends on what it says.
     """
 
     method: str
@@ -122,6 +124,7 @@ class Endpoint(Struct, Generic[Q, B], frozen=True, kw_only=True):
     answers: Mapping[int, Schema]
     errors: tuple[int, ...] = ()
     cost: Cost = Cost.CATALOG
+    cost_of: Callable[[B], Cost] | None = None
     for_every_team: bool = False
     has_body: bool = False
     is_raw: bool = False
@@ -186,6 +189,7 @@ def tell(
     method: str = "POST",
     errors: tuple[int, ...] = (),
     cost: Cost = Cost.CATALOG,
+    cost_of: Callable[[B], Cost] | None = None,
     for_every_team: bool = False,
     has_body: bool = True,
     is_raw: bool = False,
@@ -206,6 +210,7 @@ def tell(
         answers=answers,
         errors=errors,
         cost=cost,
+        cost_of=cost_of,
         for_every_team=for_every_team,
         has_body=has_body,
         is_raw=is_raw,
@@ -227,6 +232,12 @@ def unknown(name: str) -> UnknownRun:
 def document(told: Document, status: int = 200, *, is_pending: bool = False) -> Reply:
     """A document as a reply."""
     return Reply(status=status, body=msgspec.json.encode(told), is_pending=is_pending)
+
+
+def accepted(tasks: Sequence[TaskFacts]) -> Reply:
+    """What is done later: its tasks, the service's own or the first node's before the others."""
+    told = [cluster.task(one) for one in tasks]
+    return document({"task": told[0], "tasks": told}, 202)
 
 
 def wants_path(accept: str) -> bool:

@@ -8,30 +8,24 @@ as it took. No storage is touched.
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
 from msgspec import Struct
 
-from ckptgov.catalog.facts import EventKind, PlacedCopy, PlaceFacts, RunFacts, SealedFacts
+from ckptgov.catalog.facts import EventKind, PlaceFacts, RunFacts
 from ckptgov.errors import CkptgovError
-from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import CheckpointFacts, Query
 from ckptgov.ops.context import Context
+from ckptgov.ops.lives import LifeFacts, life_facts
 from ckptgov.ops.standing import pages, walk_newest
 from ckptgov.ops.standing_run import StandingRun, standing_run
 from ckptgov.planning.choose import reported_unloadable
+from ckptgov.service.keeping_census import REST, Keeping, KeepingCensus, RunAtRest
 from ckptgov.service.serving import Serving
+from ckptgov.service.sums import Sums, sums_of
 
-REST = 50
-"""A run's copies are counted again after so many times as long as counting them took."""
 _CHANGES = 10_000
 _EVENTS = 1000
-_UNVERIFIED = frozenset({CopyState.SIGHTED, CopyState.REOPENED, CopyState.UNREADABLE})
-_TAKES_NOTHING = frozenset({CopyState.LOST, CopyState.PURGED})
-
-Spread = tuple[int, tuple[tuple[str, bytes | None], ...]]
-"""How one checkpoint lies on nodes' disks: its shards, and per place which of them (None: all)."""
 
 
 class Newest(Struct, frozen=True, kw_only=True):
@@ -51,23 +45,13 @@ class Newest(Struct, frozen=True, kw_only=True):
         return max(0.0, (now_ns - since_ns) / 1e9)
 
 
-class Sums(Struct, frozen=True, kw_only=True):
-    """Bytes and copies of one run by place. ``undrained``: sound on nodes' disks only."""
-
-    run: str
-    bytes: Counter[str]
-    unverified: Counter[str]
-    undrained: Counter[str]
-    corrupt: Counter[str]
-    spreads: dict[Spread, tuple[int, int]]  # to (checkpoints, bytes)
-
-
 class _Kept(Struct, kw_only=True):
     """One run as it was last counted, and what of that is out of date."""
 
     run: RunFacts
     newest: Newest | None = None
     sums: Sums | None = None
+    life: LifeFacts | None = None
     is_newest_stale: bool = True
     are_sums_stale: bool = True
     sums_from: float = 0.0  # monotonic: not counted again before
@@ -88,6 +72,7 @@ class Census:
         self._decisions = 0
         self._step_overs = 0
         self._places: dict[str, PlaceFacts] = {}
+        self._keeping = KeepingCensus(serving)
 
     def refresh(self, *, limit_s: float = 1.0) -> bool:
         """Count what changed, for about ``limit_s``; whether nothing is left to count.
@@ -100,7 +85,8 @@ class Census:
             self._note_changes()
             is_done = self._count_newest(until)
             is_done = self._count_sums(until) and is_done
-            return self._tail_events(until) and is_done
+            is_done = self._tail_events(until) and is_done
+            return self._keeping.refresh(list(self._at_rest()), self._places, until) and is_done
 
     def newest(self) -> list[Newest]:
         """Runs as they stand, by name."""
@@ -112,6 +98,10 @@ class Census:
         """What runs come to at places; runs not counted yet are left out."""
         with self._lock:
             return [one.sums for one in self._kept.values() if one.sums is not None]
+
+    def keeping(self) -> Keeping:
+        """Where retention stands, as it was last counted."""
+        return self._keeping.told
 
     def places(self) -> dict[str, PlaceFacts]:
         """Every place ever met, by its UUID."""
@@ -177,26 +167,41 @@ class Census:
                 continue
             if began > until:
                 return False
-            run_id = one.run.identity.run_id
             one.are_sums_stale = False
-            one.sums = sums_of(
-                one.run.identity.name,
-                self._catalog.checkpoints(run_id),
-                self._catalog.copies(run_id),
-                self._places,
-            )
-            for sighting in self._catalog.sightings(run_id):
-                one.sums.bytes[sighting.place] += sighting.bytes
-                one.sums.unverified[sighting.place] += sighting.bytes
+            self._count_run(one)
             ended = self._clock.monotonic()
             one.sums_from = ended + REST * (ended - began)
         return True
+
+    def _count_run(self, one: _Kept) -> None:
+        run_id = one.run.identity.run_id
+        told = self._catalog.copy_sums(run_id)
+        sums = sums_of(one.run.identity.name, told)
+        sighted_at_ns: list[int] = []
+        for sighting in self._catalog.sightings(run_id):
+            sums.bytes[sighting.place] += sighting.bytes
+            sums.unverified[sighting.place] += sighting.bytes
+            sighted_at_ns.append(sighting.first_seen_at_ns)
+        one.sums = sums
+        one.life = life_facts(
+            self._catalog.binding_records(run_id),
+            met_at_ns=one.run.created_at_ns,
+            saved_at_ns=told.saved_at_ns,
+            sighted_at_ns=max(sighted_at_ns, default=None),
+        )
+
+    def _at_rest(self) -> Iterator[RunAtRest]:
+        for run_id, one in self._kept.items():
+            if one.sums is not None and one.life is not None:
+                name, size = one.run.identity.name, one.sums.bytes.total()
+                yield RunAtRest(run_id=run_id, name=name, life=one.life, bytes=size)
 
     def _tail_events(self, until: float) -> bool:
         while True:
             found = self._catalog.events(self._events_seq, limit=_EVENTS)
             for one in found:
                 self._events_seq = one.seq
+                self._keeping.note(one)
                 if one.kind is EventKind.DECIDED:
                     self._decisions += 1
                     self._step_overs += dict(one.detail).get("epoch", "0") != "0"
@@ -241,90 +246,3 @@ def _sealed_at(context: Context, run_id: str, chosen: CheckpointFacts) -> int | 
 def _load_failures(run: StandingRun) -> int:
     """Checkpoints whose newest report says that they could not be loaded."""
     return len(reported_unloadable(run.records))
-
-
-def sums_of(
-    run: str,
-    sealed: Sequence[SealedFacts],
-    copies: Iterable[PlacedCopy],
-    places: dict[str, PlaceFacts],
-) -> Sums:
-    """One run's sealed checkpoints by place. A part counts by its number of shards."""
-    sums = Sums(
-        run=run,
-        bytes=Counter(),
-        unverified=Counter(),
-        undrained=Counter(),
-        corrupt=Counter(),
-        spreads={},
-    )
-    known = {one.content_id: one for one in sealed}
-    sound: dict[str, list[PlacedCopy]] = {}
-    for copy in copies:
-        one = known.get(copy.content_id)
-        if one is None or copy.state in _TAKES_NOTHING:
-            continue
-        size = _part_bytes(one, copy)
-        sums.bytes[copy.place] += size
-        if copy.state in _UNVERIFIED:
-            sums.unverified[copy.place] += size
-        elif copy.state is CopyState.CORRUPT:
-            sums.corrupt[copy.place] += 1
-        elif copy.state is CopyState.VERIFIED:
-            sound.setdefault(copy.content_id, []).append(copy)
-    for content_id, those in sound.items():
-        if not any(_is_shared(places, copy) and copy.coverage is None for copy in those):
-            _add_undrained(sums, known[content_id], those)
-    return sums
-
-
-def _add_undrained(sums: Sums, one: SealedFacts, those: Sequence[PlacedCopy]) -> None:
-    for copy in those:
-        sums.undrained[copy.place] += _part_bytes(one, copy)
-    has_parts = any(copy.coverage is not None for copy in those)
-    spread = tuple(sorted(((copy.place, copy.coverage) for copy in those), key=lambda at: at[0]))
-    key = (one.shard_count if has_parts else 0, spread)
-    count, size = sums.spreads.get(key, (0, 0))
-    sums.spreads[key] = (count + 1, size + one.bytes)
-
-
-def _is_shared(places: dict[str, PlaceFacts], copy: PlacedCopy) -> bool:
-    place = places.get(copy.place)
-    return place is not None and place.node is None
-
-
-def _part_bytes(one: SealedFacts, copy: PlacedCopy) -> int:
-    if copy.coverage is None or not one.shard_count:
-        return one.bytes
-    return one.bytes * int.from_bytes(copy.coverage, "little").bit_count() // one.shard_count
-
-
-def out_of_reach(all_sums: Iterable[Sums], unreachable: frozenset[str]) -> tuple[int, int]:
-    """Checkpoints, and their bytes, of which something lies only at unreachable places."""
-    count = size = 0
-    for sums in all_sums:
-        for spread, (those, bytes_) in sums.spreads.items():
-            if not _is_whole_without(spread, unreachable):
-                count, size = count + those, size + bytes_
-    return count, size
-
-
-def _is_whole_without(spread: Spread, unreachable: frozenset[str]) -> bool:
-    """Never whole, wherever one looks: then nothing was lost with a node."""
-    shards, at = spread
-    everywhere = list(_held(shards, at))
-    here = list(_held(shards, [one for one in at if one[0] not in unreachable]))
-    return _covers(shards, here) or not _covers(shards, everywhere)
-
-
-def _held(shards: int, at: Iterable[tuple[str, bytes | None]]) -> Iterator[int]:
-    for _place, coverage in at:
-        yield (1 << shards) - 1 if coverage is None else int.from_bytes(coverage, "little")
-
-
-def _covers(shards: int, held: Sequence[int]) -> bool:
-    together = 0
-    for one in held:
-        together |= one
-    wanted = (1 << shards) - 1
-    return bool(held) and together & wanted == wanted

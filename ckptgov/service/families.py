@@ -13,8 +13,10 @@ from ckptgov.catalog.facts import PlaceFacts
 from ckptgov.model.cluster import ActivityFacts, NodeFacts, TaskKind
 from ckptgov.model.pacing import FlowFacts, FlowState
 from ckptgov.model.settings import Settings
-from ckptgov.service.census import Newest, Sums, out_of_reach
+from ckptgov.service.census import Newest
+from ckptgov.service.keeping_census import Keeping
 from ckptgov.service.spaces import Space
+from ckptgov.service.sums import Sums, out_of_reach
 
 MOST_RUNS = 2000
 """Runs with series of their own: those with the newest checkpoints. The others are counted."""
@@ -35,6 +37,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     flows: tuple[FlowFacts, ...]
     open_tasks: Tally[tuple[str, str]]
     decided: tuple[int, int] | None
+    keeping: Keeping
 
     @property
     def unreachable(self) -> frozenset[str]:
@@ -134,16 +137,17 @@ def of_tiers(seen: Seen, free: dict[str, Space]) -> Iterator[Metric]:
     ):
         yield gauge(name, text, {("tier", "node"): _by_tier(seen, tallies)})
     tiers = seen.settings.tiers
-    sized = [((one.name, one.node or ""), free[one.root]) for one in tiers if one.root in free]
+    sized = _told_by_nodes(seen)
+    sized |= {(one.name, one.node or ""): free[one.root] for one in tiers if one.root in free}
     yield gauge(
         "ckptgov_tier_free_bytes",
         "Bytes that may still be written to a tier's file system.",
-        {("tier", "node"): [(at, space[0]) for at, space in sized]},
+        {("tier", "node"): [(at, space[0]) for at, space in sized.items()]},
     )
     yield gauge(
         "ckptgov_tier_size_bytes",
         "Size of a tier's file system.",
-        {("tier", "node"): [(at, space[1]) for at, space in sized]},
+        {("tier", "node"): [(at, space[1]) for at, space in sized.items()]},
     )
     yield gauge(
         "ckptgov_tier_quota_bytes",
@@ -156,6 +160,18 @@ def of_tiers(seen: Seen, free: dict[str, Space]) -> Iterator[Metric]:
             ]
         },
     )
+
+
+def _told_by_nodes(seen: Seen) -> dict[tuple[str, str], Space]:
+    """The room on nodes' own disks, which nobody else measures."""
+    sized: dict[tuple[str, str], Space] = {}
+    for one in seen.keeping.rooms:
+        place, sample = seen.places.get(one.sample.place), one.sample
+        if place is None or place.node is None or not place.is_current:
+            continue
+        if sample.free_bytes is not None and sample.total_bytes is not None:
+            sized[place.tier, place.node] = (sample.free_bytes, sample.total_bytes)
+    return sized
 
 
 def _by_tier(seen: Seen, tallies: Iterable[Tally[str]]) -> Rows:

@@ -32,6 +32,7 @@ from ckptgov.service.families import (
     of_work,
     plain,
 )
+from ckptgov.service.families_keeping import of_capacity, of_plans, of_removals
 from ckptgov.service.request_metrics import RequestMetrics
 from ckptgov.service.serving import Serving
 from ckptgov.service.spaces import Space, Spaces
@@ -99,6 +100,9 @@ class Metrics:
             yield from of_activities(seen)
             yield from of_nodes(seen)
             yield from of_work(seen)
+            yield from of_plans(seen)
+            yield from of_removals(seen)
+            yield from of_capacity(seen)
 
     def _look(self) -> Seen:
         catalog = self._serving.catalog
@@ -117,6 +121,7 @@ class Metrics:
             flows=self._serving.desk.facts(),
             open_tasks=Tally((one.task.kind.value, one.state.value) for one in open_tasks),
             decided=self._census.decided(),
+            keeping=self._census.keeping(),
         )
 
     def _free(self, settings: Settings) -> dict[str, Space]:

@@ -18,6 +18,12 @@ from ckptgov.ops.reconcile import OLDER_THAN_S
 T = TypeVar("T", bound=Struct)
 
 
+class Asked(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What somebody may ask for whose name is to stand in records; None: the service itself."""
+
+    asked_by: str | None = None
+
+
 class By(Struct, frozen=True, kw_only=True):
     """Under which leadership a task was made; None where a request asked for it."""
 
@@ -60,10 +66,47 @@ class VerifyPayload(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ReconcilePayload(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Tiers to bring together with the catalog; none named: all."""
+    """Tiers to bring together with the catalog; none named: all.
+
+    ``staging_older_than_s``: what trainers left under temporary names goes, too.
+    """
 
     tiers: tuple[str, ...] = ()
     older_than_s: float = OLDER_THAN_S
+    staging_older_than_s: float | None = None
+    by: By | None = None
+
+
+class PlanPayload(Asked, frozen=True, kw_only=True, omit_defaults=True):
+    """What may go, of one run or of all; the plan is stored."""
+
+    run: str | None = None
+    by: By | None = None
+
+
+class ApplyPayload(Asked, frozen=True, kw_only=True, omit_defaults=True):
+    """One stored plan, or what was begun before.
+
+    ``is_newest``: the newest plan that needs nobody's approval, if there is one.
+    """
+
+    plan: str | None = None
+    is_newest: bool = False
+    strict: bool = False
+    by: By | None = None
+
+
+class UndeletePayload(Asked, frozen=True, kw_only=True, omit_defaults=True):
+    """What is condemned or in the trash, of one run or of one step of it."""
+
+    run: str | None = None
+    step: int | None = None
+    by: By | None = None
+
+
+class CapacityPayload(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How full every tier is that is seen from here."""
+
     by: By | None = None
 
 

@@ -12,7 +12,7 @@ from ckptgov.errors import CkptgovError, StorageError, TransientStorageError, Us
 from ckptgov.model.facts import Note, Verdict
 from ckptgov.service.access import Unauthorized
 from ckptgov.service.calls import NoSuch, Reply
-from ckptgov.wire.documents import error_document
+from ckptgov.wire.documents import Document, error_document
 
 log = logging.getLogger(__name__)
 
@@ -88,6 +88,11 @@ def status_of(error: CkptgovError) -> int:
             return 415
         case _:
             return STATUS_OF_CODE.get(error.exit_code, 500)
+
+
+def status_of_answer(told: Document) -> int:
+    """The status of an answer that tells of an error beside what was done, or of none."""
+    return STATUS_OF_CODE.get(told["error"]["exit_code"], 500) if "error" in told else 200
 
 
 def refusal(

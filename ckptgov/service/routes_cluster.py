@@ -23,6 +23,7 @@ from ckptgov.wire import cluster as documents
 from ckptgov.wire import requests, usage
 from ckptgov.wire import settings as settings_documents
 from ckptgov.wire.documents import Document
+from ckptgov.wire.usage_sums import by_document
 
 ACTION = "ckptgov_action"
 """The label, or annotation, of an alert that says what to do with its node."""
@@ -78,8 +79,10 @@ def du(call: Call[requests.UsageQuery, requests.Body]) -> Reply:
     with call.context() as context:
         answer = measure(context, run=asked.run, tier=asked.tier)
     told = answer if not call.caller.teams else _of_teams(answer, call.caller)
-    status = 200 if told.error is None else status_of(told.error)
-    return document(usage.du(told), status)
+    shown = usage.du(told)
+    if asked.by is not None:
+        shown |= by_document(told, asked.by)
+    return document(shown, 200 if told.error is None else status_of(told.error))
 
 
 def _of_teams(answer: DuAnswer, caller: Caller) -> DuAnswer:
@@ -209,7 +212,7 @@ ENDPOINTS: tuple[AnyEndpoint, ...] = (
     ),
     ask(
         "/v1/du",
-        "What takes room, by tier, run and state.",
+        "What takes room, by tier, run and state; summed up as well with `by`.",
         du,
         query=requests.UsageQuery,
         answers={200: schemas.USAGE},

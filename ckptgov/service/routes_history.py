@@ -27,6 +27,7 @@ from ckptgov.wire.strict import MAX_MESSAGE_BYTES
 def restart(call: Call[requests.Query, requests.AskRestart]) -> Reply:
     """The checkpoint of one restart, the same for all its ranks."""
     told, run = call.body, call.run()
+    call.answers.questions.note(run.identity.run_id)
     asked = restarts.AskedRestart(
         run=run.identity.name,
         restart_id=told.restart_id,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from ckptgov.catalog.facts import RunFacts
@@ -11,8 +9,21 @@ from ckptgov.errors import NotAllowed, UsageError
 from ckptgov.model.access import Right
 from ckptgov.model.cluster import NewTask, TaskFacts, TaskKind, TaskState
 from ckptgov.ops.context import Context
-from ckptgov.service import schemas
-from ckptgov.service.calls import AnyEndpoint, B, Call, NoSuch, Q, Reply, ask, document, tell
+from ckptgov.service import routes_dry, schemas
+from ckptgov.service.calls import (
+    AnyEndpoint,
+    B,
+    Call,
+    NoSuch,
+    Q,
+    Reply,
+    accepted,
+    ask,
+    document,
+    tell,
+)
+from ckptgov.service.node_outcomes import end_task
+from ckptgov.service.node_removals import brought_up_to_date
 from ckptgov.service.payloads import (
     FlushPayload,
     ReconcilePayload,
@@ -20,12 +31,16 @@ from ckptgov.service.payloads import (
     VerifyPayload,
     encoded,
 )
+from ckptgov.service.reach import nodes_of
+from ckptgov.service.team_sight import told_to
 from ckptgov.wire import cluster as documents
 from ckptgov.wire import requests
+from ckptgov.wire.documents import Document
 from ckptgov.wire.strict import MAX_MESSAGE_BYTES
 
 ASKED = 50
 """Priority of what somebody asked for: before what the schedule asks for."""
+_ABOUT_COPIES = frozenset({TaskKind.APPLY, TaskKind.UNDELETE})
 _DEEPEST = 50
 _MOST_TASKS = 1000
 
@@ -39,6 +54,8 @@ class NoSuchTask(NoSuch):
 def flush(call: Call[requests.Query, requests.AskFlush]) -> Reply:
     """Copy a run's checkpoints to more durable tiers."""
     run, told = call.run(), call.body
+    if told.dry_run:
+        return routes_dry.flush(call, run)
     name = run.identity.name
     payload = encoded(FlushPayload(run=name, step=told.step, to=told.to))
     with call.context() as context:
@@ -51,6 +68,8 @@ def flush(call: Call[requests.Query, requests.AskFlush]) -> Reply:
 def verify(call: Call[requests.Query, requests.AskVerify]) -> Reply:
     """Compare a run's checkpoints again."""
     run, level = call.run(), call.body.level
+    if call.body.dry_run:
+        return routes_dry.verify(call, run)
     payload = encoded(VerifyPayload(run=run.identity.name, level=level))
     with call.context() as context:
         key = f"verify:{run.identity.name}:{level.value}"
@@ -77,25 +96,9 @@ def _asked(
                 priority=ASKED,
             )
         )
-        for node in _nodes_of(context, run)
+        for node in nodes_of(context, run)
     ]
-    return _accepted(asked)
-
-
-def _nodes_of(context: Context, run: RunFacts) -> list[str | None]:
-    """Who reaches the places of a run: this process (None), the agents of nodes."""
-    places = {one.place: one for one in context.catalog.places()}
-    found: set[str | None] = set()
-    for root in context.catalog.roots_of(run.identity.run_id):
-        node = places[root.place].node
-        is_here = node is None or context.here is None or node in context.here
-        found.add(None if is_here else node)
-    return sorted(found or {None}, key=lambda node: node or "")
-
-
-def _accepted(tasks: Sequence[TaskFacts]) -> Reply:
-    told = [documents.task(one) for one in tasks]
-    return document({"task": told[0], "tasks": told}, 202)
+    return accepted(asked)
 
 
 def scan(call: Call[requests.Query, requests.AskScan]) -> Reply:
@@ -113,12 +116,14 @@ def scan(call: Call[requests.Query, requests.AskScan]) -> Reply:
         if unknown:
             raise UsageError(f"no tier {min(unknown)!r} is configured")
         catalog = context.catalog
+        if told.dry_run:
+            return routes_dry.scan(call, known, tiers)
         if known:
-            return _accepted([one for run in known for one in scans_of(context, run)])
+            return accepted([one for run in known for one in scans_of(context, run)])
         payload = encoded(ScanPayload(tiers=tiers))
         key = "scan:" + ("all" if tiers is None else ",".join(tiers)) + ":asked"
         new = NewTask(kind=TaskKind.SCAN, key=key, payload=payload, priority=ASKED)
-        return _accepted([catalog.tasks.add(new)])
+        return accepted([catalog.tasks.add(new)])
 
 
 def scans_of(context: Context, run: RunFacts, *, priority: int = ASKED) -> list[TaskFacts]:
@@ -136,7 +141,7 @@ def scans_of(context: Context, run: RunFacts, *, priority: int = ASKED) -> list[
                 priority=priority,
             )
         )
-        for node in _nodes_of(context, run)
+        for node in nodes_of(context, run)
     ]
 
 
@@ -148,10 +153,19 @@ def reconcile(call: Call[requests.Query, requests.AskReconcile]) -> Reply:
         unknown = set(tiers) - {one.name for one in context.settings.tiers}
         if unknown:
             raise UsageError(f"no tier {min(unknown)!r} is configured")
-        payload = encoded(ReconcilePayload(tiers=tiers, older_than_s=told.older_than_s))
+        if told.dry_run:
+            return routes_dry.reconcile(call, tiers)
+        staging_s = told.staging_older_than_s if told.staging else None
+        payload = encoded(
+            ReconcilePayload(
+                tiers=tiers, older_than_s=told.older_than_s, staging_older_than_s=staging_s
+            )
+        )
         key = f"reconcile:{','.join(tiers) or 'all'}:{told.older_than_s:g}"
+        if staging_s is not None:
+            key += f":staging:{staging_s:g}"
         new = NewTask(kind=TaskKind.RECONCILE, key=key, payload=payload, priority=ASKED)
-        return _accepted([context.catalog.tasks.add(new)])
+        return accepted([context.catalog.tasks.add(new)])
 
 
 def task(call: Call[requests.TaskQuery, requests.Body]) -> Reply:
@@ -160,7 +174,15 @@ def task(call: Call[requests.TaskQuery, requests.Body]) -> Reply:
     if not call.caller.may(Right.READ):  # an agent asks of what its own node does
         call.caller.require_node(found.task.node or "")
     is_open = found.state in (TaskState.QUEUED, TaskState.CLAIMED)
-    return document({"task": documents.task(found)}, is_pending=is_open)
+    return document({"task": _shown(call, found)}, is_pending=is_open)
+
+
+def _shown(call: Call[Q, B], found: TaskFacts) -> Document:
+    """A task; of what became of copies, those of runs that exist for the caller."""
+    told = documents.task(found)
+    if found.task.kind in _ABOUT_COPIES and told["outcome"] is not None:
+        told["outcome"] = told_to(call.caller, told["outcome"])
+    return told
 
 
 def _task(call: Call[Q, B], task_id: str) -> TaskFacts:
@@ -184,9 +206,10 @@ def tasks(call: Call[requests.TasksQuery, requests.Body]) -> Reply:
         for_run=asked.run,
         node=asked.node,
         states=None if asked.state is None else (asked.state,),
+        teams=call.caller.teams or None,
         limit=_MOST_TASKS,
     )
-    return document(documents.tasks(one for one in found if _is_visible(call, one)))
+    return document({"tasks": [_shown(call, one) for one in found if _is_visible(call, one)]})
 
 
 def claim(call: Call[requests.Query, requests.Claim]) -> Reply:
@@ -196,16 +219,20 @@ def claim(call: Call[requests.Query, requests.Claim]) -> Reply:
     found = call.serving.catalog.tasks.claim(
         node=node, holder=told.holder, kinds=told.kinds, ttl_s=told.ttl_s, limit=told.limit
     )
+    given = [brought_up_to_date(call.serving.catalog, one) for one in found]
     carried = [
-        {**documents.task(one), "payload": msgspec.Raw(one.task.payload or b"{}")} for one in found
+        {**documents.task(one), "payload": msgspec.Raw(one.task.payload or b"{}")} for one in given
     ]
     return document({"tasks": carried}, is_pending=not found)
 
 
 def renew(call: Call[requests.Query, requests.RenewTask]) -> Reply:
-    """Go on with a claimed task."""
-    found = _own_task(call)
-    call.serving.catalog.tasks.renew(found.task_id, call.body.lease, ttl_s=call.body.ttl_s)
+    """Go on with a claimed task, or give it back."""
+    found, told, book = _own_task(call), call.body, call.serving.catalog.tasks
+    if told.ttl_s == 0:
+        book.give_back(found.task_id, told.lease)
+    else:
+        book.renew(found.task_id, told.lease, ttl_s=told.ttl_s)
     return document({"task": documents.task(_own_task(call))})
 
 
@@ -213,9 +240,9 @@ def end(call: Call[requests.Query, requests.EndTask]) -> Reply:
     """Say how a claimed task ended."""
     found, told = _own_task(call), call.body
     check_depth(msgspec.json.decode(told.outcome))
-    ended = call.serving.catalog.tasks.end(
-        found.task_id, told.lease, state=TaskState(told.state), outcome=bytes(told.outcome)
-    )
+    state, outcome = TaskState(told.state), bytes(told.outcome)
+    with call.context() as context:
+        ended = end_task(context, found, told.lease, state=state, outcome=outcome)
     return document({"task": documents.task(ended)})
 
 
@@ -255,7 +282,9 @@ ENDPOINTS: tuple[AnyEndpoint, ...] = (
         flush,
         body=requests.AskFlush,
         rights=(Right.PLAN,),
-        answers={202: schemas.ONE_TASK},
+        answers={200: schemas.FLUSHED, 202: schemas.ONE_TASK},
+        errors=(409,),
+        cost_of=routes_dry.cost_of,
     ),
     tell(
         "/v1/runs/{run:run}/verify",
@@ -263,7 +292,9 @@ ENDPOINTS: tuple[AnyEndpoint, ...] = (
         verify,
         body=requests.AskVerify,
         rights=(Right.PLAN,),
-        answers={202: schemas.ONE_TASK},
+        answers={200: schemas.VERIFIED, 202: schemas.ONE_TASK},
+        errors=(409,),
+        cost_of=routes_dry.cost_of,
     ),
     tell(
         "/v1/scan",
@@ -271,7 +302,9 @@ ENDPOINTS: tuple[AnyEndpoint, ...] = (
         scan,
         body=requests.AskScan,
         rights=(Right.PLAN,),
-        answers={202: schemas.ONE_TASK},
+        answers={200: schemas.SCANNED, 202: schemas.ONE_TASK},
+        errors=(409,),
+        cost_of=routes_dry.cost_of,
     ),
     tell(
         "/v1/reconcile",
@@ -279,7 +312,9 @@ ENDPOINTS: tuple[AnyEndpoint, ...] = (
         reconcile,
         body=requests.AskReconcile,
         rights=(Right.APPLY,),
-        answers={202: schemas.ONE_TASK},
+        answers={200: schemas.RECONCILED, 202: schemas.ONE_TASK},
+        errors=(409,),
+        cost_of=routes_dry.cost_of,
         for_every_team=True,
     ),
     ask(
@@ -302,7 +337,7 @@ ENDPOINTS: tuple[AnyEndpoint, ...] = (
     ),
     tell(
         "/v1/tasks/{task}/renew",
-        "Go on with a claimed task.",
+        "Go on with a claimed task; with no time left it is given back, as if never taken.",
         renew,
         body=requests.RenewTask,
         rights=_OF_AGENTS,

@@ -5,18 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 from msgspec.structs import replace
 
-from ckptgov.errors import CkptgovError, CouldNotLook, Interrupted, UnknownRun, UsageError
+from ckptgov.errors import (
+    CkptgovError,
+    CouldNotLook,
+    Interrupted,
+    PartlyDone,
+    RefusedBySafety,
+    UnknownRun,
+    UsageError,
+)
 from ckptgov.model.answers import VerifyAnswer
 from ckptgov.model.cluster import TaskFacts, TaskKind
+from ckptgov.model.removal import Went
 from ckptgov.model.settings import TierSettings
 from ckptgov.ops.context import Context
 from ckptgov.service.payloads import (
+    ApplyPayload,
+    Asked,
     FlushPayload,
+    PlanPayload,
     ReconcilePayload,
     ScanPayload,
+    UndeletePayload,
     VerifyPayload,
     payload_of,
 )
@@ -68,21 +81,14 @@ def scan(context: Context, task: TaskFacts, stop: Stop) -> Ended:
     payload = payload_of(task, ScanPayload)
     runs = payload.runs if payload.runs is not None else _own_run(task)
     if runs is not None:
-        directories = [where for run in runs for where in _roots_of(context, run)]
+        directories = [where for run in runs for where in roots_of(context, run)]
     else:
         directories = []
         context.settings = replace(
-            context.settings, tiers=_only_ingest(context.settings.tiers, payload.tiers)
+            context.settings, tiers=only_ingest(context.settings.tiers, payload.tiers)
         )
     answer = scan_(context, directories, node=None)
     return Ended(document=documents.scan(answer), error=answer.error)
-
-
-def keep_links_from(context: Context, sources: Sequence[str] | None) -> None:
-    """Flush only along links that begin at one of these tiers; None: along all."""
-    if sources is not None:
-        links = tuple(one for one in context.settings.links if one.source in sources)
-        context.settings = replace(context.settings, links=links)
 
 
 def flush(context: Context, task: TaskFacts, stop: Stop) -> Ended:
@@ -92,9 +98,9 @@ def flush(context: Context, task: TaskFacts, stop: Stop) -> Ended:
     from ckptgov.wire.movement import flushed
 
     payload = payload_of(task, FlushPayload)
-    keep_links_from(context, payload.sources)
     run = payload.run or task.task.for_run
-    request = FlushRequest(run=run, step=payload.step, target=payload.to)
+    sources = None if payload.sources is None else frozenset(payload.sources)
+    request = FlushRequest(run=run, step=payload.step, target=payload.to, sources=sources)
     answer = flush_(context, request, stop=stop)
     _interrupt(stop)
     return Ended(document=flushed(answer), error=answer.error)
@@ -131,7 +137,12 @@ def reconcile(context: Context, task: TaskFacts, stop: Stop) -> Ended:
 
     payload = payload_of(task, ReconcilePayload)
     tiers = payload.tiers or None
-    answer = reconcile_(context, tiers=tiers, older_than_s=payload.older_than_s)
+    answer = reconcile_(
+        context,
+        tiers=tiers,
+        older_than_s=payload.older_than_s,
+        staging_older_than_s=payload.staging_older_than_s,
+    )
     return Ended(document=reconciled(answer), error=answer.error)
 
 
@@ -147,20 +158,100 @@ def back_up(context: Context, task: TaskFacts, stop: Stop) -> Ended:
     return Ended(document=told(answer))
 
 
+def plan(context: Context, task: TaskFacts, stop: Stop) -> Ended:
+    """Decide what may go, and store it. The document leaves out what goes: the plan tells."""
+    from ckptgov.ops.plan import plan as plan_
+    from ckptgov.wire import plans
+
+    payload = payload_of(task, PlanPayload)
+    _write_as(context, payload)
+    made = plan_(context, run=payload.run or task.task.for_run)
+    error = plans.error_of_plan(made)
+    document = plans.plan(made, error=error)
+    document["left_out"] = {"entries": len(made.plan.entries)}
+    del document["entries"]
+    # That it has to be approved is said in it; it is made all the same.
+    return Ended(document=document, error=None if isinstance(error, RefusedBySafety) else error)
+
+
+def apply(context: Context, task: TaskFacts, stop: Stop) -> Ended:
+    """Carry a plan out, and go on with what was begun before: here, and by asking nodes."""
+    from ckptgov.ops.apply import apply as apply_
+    from ckptgov.ops.plan_upkeep import newest_to_apply
+    from ckptgov.service.node_removals import ask_nodes
+    from ckptgov.wire.removal import applied
+
+    payload = payload_of(task, ApplyPayload)
+    _write_as(context, payload)
+    plan_id = newest_to_apply(context) if payload.is_newest else payload.plan
+    answer = apply_(context, plan_id, strict=payload.strict, stop=stop)
+    _interrupt(stop)
+    if not isinstance(answer.error, RefusedBySafety):
+        ask_nodes(context)
+    document = applied(answer)
+    if payload.is_newest:  # every few minutes the same, for as long as a grace lasts
+        waiting = Went.WAITING.value
+        document["steps"] = [one for one in document["steps"] if one["went"] != waiting]
+    return Ended(document=document, error=answer.error)
+
+
+def undelete(context: Context, task: TaskFacts, stop: Stop) -> Ended:
+    """Bring back what is on its way out: here, and by asking nodes."""
+    from ckptgov.ops.undelete import undelete as undelete_
+    from ckptgov.service.node_removals import ask_back
+    from ckptgov.wire.node_removals import decode_orders
+    from ckptgov.wire.removal import undeleted
+
+    payload = payload_of(task, UndeletePayload)
+    _write_as(context, payload)
+    run = payload.run or task.task.for_run
+    if run is None:
+        raise UsageError("an undelete names a run")
+    asked = {
+        (one.content_id, one.place)
+        for each in ask_back(context, run, payload.step)
+        for one in decode_orders(each.task.payload).orders
+    }
+    answer = undelete_(context, run, step=payload.step, stop=stop, asked=asked)
+    _interrupt(stop)
+    return Ended(document=undeleted(answer), error=answer.error)
+
+
+def measure(context: Context, task: TaskFacts, stop: Stop) -> Ended:
+    """How full every tier is that is seen from here; samples of it are kept."""
+    from ckptgov.ops.capacity import keep_samples, tier_facts
+
+    facts = tier_facts(context)
+    document: Document = {"samples": [structs.asdict(one) for one in keep_samples(context, facts)]}
+    errors = [one.error for one in facts if one.error is not None]
+    if not errors:
+        return Ended(document=document)
+    error = errors[0]
+    if len(errors) < len(facts):
+        error = PartlyDone(f"{len(errors)} of {len(facts)} tiers do not tell; {error.message}")
+    return Ended(document=documents.with_error(document, error), error=error)
+
+
 RUNNERS: Mapping[TaskKind, Runner] = {
     TaskKind.SCAN: scan,
     TaskKind.FLUSH: flush,
     TaskKind.VERIFY: verify,
     TaskKind.RECONCILE: reconcile,
     TaskKind.BACKUP: back_up,
+    TaskKind.PLAN: plan,
+    TaskKind.APPLY: apply,
+    TaskKind.UNDELETE: undelete,
+    TaskKind.CAPACITY: measure,
 }
+OF_THE_CLUSTER = frozenset({TaskKind.PLAN, TaskKind.APPLY, TaskKind.UNDELETE})
+"""Kinds that judge copies wherever they lie. For the others only what is seen from here counts."""
 
 
 def _own_run(task: TaskFacts) -> tuple[str, ...] | None:
     return (task.task.for_run,) if task.task.for_run is not None else None
 
 
-def _only_ingest(
+def only_ingest(
     tiers: Sequence[TierSettings], names: Sequence[str] | None
 ) -> tuple[TierSettings, ...]:
     """The tiers, of which only those named are scanned.
@@ -179,7 +270,7 @@ def _only_ingest(
     return tuple(replace(one, ingest=one.ingest and one.name in names) for one in tiers)
 
 
-def _roots_of(context: Context, run: str) -> list[str]:
+def roots_of(context: Context, run: str) -> list[str]:
     """Where a run lies on scanned tiers that this process sees.
 
     Raises:
@@ -200,6 +291,12 @@ def _roots_of(context: Context, run: str) -> list[str]:
     if not roots:
         raise CouldNotLook(f"run {run} lies on no scanned tier that is seen from here")
     return roots
+
+
+def _write_as(context: Context, asked: Asked) -> None:
+    """Let records of what goes, and of what comes back, tell who wanted it."""
+    if asked.asked_by is not None:
+        context.author = replace(context.author, by=asked.asked_by)
 
 
 def _interrupt(stop: Stop) -> None:

@@ -8,24 +8,27 @@ activity is due as long after its last beginning, by whichever leader, as its ca
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from apscheduler.job import Job  # type: ignore[import-untyped]
 from apscheduler.schedulers.background import (  # type: ignore[import-untyped]
     BackgroundScheduler,
 )
+from msgspec.structs import replace
 
-from ckptgov.catalog.facts import PlaceFacts
-from ckptgov.errors import CkptgovError, LeaseLost
+from ckptgov.errors import CkptgovError, ConfigError, LeaseLost
 from ckptgov.model.closing import Closing
 from ckptgov.model.cluster import ActivityFacts, NewTask
-from ckptgov.model.settings import Cadence
+from ckptgov.model.settings import Cadence, Link, Settings
+from ckptgov.ops.plan_upkeep import forget_over
+from ckptgov.ops.policies import every_link
 from ckptgov.service import logs
 from ckptgov.service.activities import Activity, heard_of, is_on, planned
-from ckptgov.service.alerts import Alert, Notifier
+from ckptgov.service.alerts import Notifier
 from ckptgov.service.census import Census
 from ckptgov.service.leadership import LEASE_S, Leadership
+from ckptgov.service.noticing import alerts_of
 from ckptgov.service.payloads import By
 from ckptgov.service.serving import Serving
 
@@ -34,8 +37,6 @@ NOTICE_EVERY_S = 30.0
 FORGET_EVERY_S = 3600.0
 TASKS_KEPT_S = 7 * 86400.0
 """How long ended tasks are kept for whoever asks what they came to."""
-LOAD_FAILURES = 2
-"""So many checkpoints of one run reported unloadable are no accident."""
 _JITTER = 0.1
 _LONGEST_JITTER_S = 60.0
 
@@ -144,14 +145,15 @@ class Scheduler(Closing):
             logs.tell("not-noticed", level=logging.WARNING, error=error)
 
     def forget(self) -> None:
-        """Drop tasks that ended long ago, if this process leads."""
+        """Drop tasks and plans that were over long ago, if this process leads."""
         if self.leads() is not None:
             self._guarded("forget", self._forget)
 
     def _forget(self) -> None:
-        with self.leadership.writing():
+        with self._serving.context("service") as context, self.leadership.writing():
             before_ns = self._now_ns() - int(TASKS_KEPT_S * 1e9)
             self._catalog.tasks.forget_ended(before_ns=before_ns)
+            forget_over(context)
 
     def _guarded(self, name: str, work: Callable[[], None]) -> bool:
         """Whether it was done: losing the lease or the catalog is told, and is no crash."""
@@ -219,7 +221,16 @@ class Scheduler(Closing):
             now_ns=self._now_ns(),
             timeout_s=settings.service.node_timeout_s,
         )
+        settings = replace(settings, links=self._links(settings))
         return planned(name, settings, nodes, here=self._serving.here, by=by)
+
+    def _links(self, settings: Settings) -> tuple[Link, ...]:
+        """Those of policies as well. One that is wrong is told by what goes along the others."""
+        try:
+            with self._serving.context("service") as context:
+                return every_link(context)
+        except ConfigError:
+            return settings.links
 
     def _on(self) -> list[ActivityFacts]:
         return [one for one in self._catalog.activities.activities() if one.every_s > 0]
@@ -227,43 +238,3 @@ class Scheduler(Closing):
     def _now_ns(self) -> int:
         """By the catalog's clock, which stamps beats, beginnings and ends."""
         return self._catalog.now_ns()
-
-
-def alerts_of(census: Census, activities: Sequence[ActivityFacts], now_ns: int) -> Iterator[Alert]:
-    """What stands now of what the service notices by itself."""
-    for activity in activities:
-        if activity.is_late(now_ns):
-            since_ns = activity.succeeded_at_ns
-            when = "never succeeded" if not since_ns else _ago("last succeeded", since_ns, now_ns)
-            why = f" ({activity.error})" if activity.error else ""
-            yield Alert(
-                name="activity-late",
-                text=f"{activity.name} {when}, later than every {activity.slo_s:.0f} s{why}",
-                about=(("activity", activity.name),),
-            )
-    for run in census.newest():
-        if run.load_failures >= LOAD_FAILURES:
-            yield Alert(
-                name="load-failures",
-                text=f"{run.run}: {run.load_failures} checkpoints were reported unloadable",
-                about=(("run", run.run),),
-            )
-    places = census.places()
-    for sums in census.sums():
-        for place, count in sorted(sums.corrupt.items()):
-            if place in places:
-                yield _corrupt(sums.run, places[place], count)
-
-
-def _corrupt(run: str, place: PlaceFacts, count: int) -> Alert:
-    where = f"tier {place.tier}" + (f" on node {place.node}" if place.node else "")
-    about = {"run": run, "tier": place.tier, "node": place.node}
-    return Alert(
-        name="corrupt-copy",
-        text=f"{run}: {count} copies at {where} differ from their manifests; none is offered",
-        about=tuple((key, value) for key, value in about.items() if value is not None),
-    )
-
-
-def _ago(what: str, at_ns: int, now_ns: int) -> str:
-    return f"{what} {(now_ns - at_ns) / 1e9:.0f} s ago"

@@ -9,6 +9,7 @@ from typing import Any
 
 from ckptgov.model.access import Right
 from ckptgov.model.cluster import NodeState, TaskKind, TaskState
+from ckptgov.model.retention import PlanState
 
 Schema = dict[str, Any]
 
@@ -113,6 +114,45 @@ TOKEN = has(token_id=TEXT, label=TEXT, rights=many({"enum": [one.value for one i
 TOKENS = has(tokens=many(TOKEN))
 ONE_TOKEN = has(token=TOKEN)
 MADE_TOKEN = has(token=TOKEN, secret=TEXT)
+PLAN = has(
+    plan_id=TEXT,
+    state={"enum": [one.value for one in PlanState]},
+    stored_at_ns=WHOLE,
+    by=TEXT,
+    note=TEXT,
+    runs=WHOLE,
+    checkpoints=WHOLE,
+    freed_bytes=WHOLE,
+    entries=many(has(run=TEXT, content_id=TEXT, place=TEXT, action=TEXT, why=many(OBJECT))),
+    tiers=many(OBJECT),
+    refusals=many(has(is_cap=FLAG, text=TEXT)),
+    failures=many(has(run=TEXT, why=TEXT)),
+)
+PLANS = has(plans=many(PLAN))
+STEP = has(run=TEXT, checkpoint=TEXT, content_id=TEXT, tier=TEXT, action=TEXT, went=TEXT)
+APPLIED = has(plan_id=maybe(TEXT), is_dry_run=FLAG, freed_bytes=WHOLE, steps=many(STEP))
+UNDELETED = has(is_dry_run=FLAG, steps=many(STEP), restored=many(OBJECT))
+FATE = has(tier=TEXT, places=PATHS, action=maybe(TEXT), why=many(has(reason=TEXT, text=TEXT)))
+VERDICT = has(
+    run_id=TEXT,
+    run=TEXT,
+    policy=maybe(TEXT),
+    life=TEXT,
+    checkpoints=many(has(content_id=TEXT, name=TEXT, step=maybe(WHOLE), tiers=many(FATE))),
+    notes=PATHS,
+)
+POLICY = has(name=TEXT, file=TEXT, digest=TEXT, keep=OBJECT, capacity=OBJECT, safety=OBJECT)
+POLICIES = has(policies=many(POLICY))
+POLICY_OF_RUN = has(run=TEXT, policy=maybe(POLICY))
+CHECKED_POLICIES = has(
+    policies=many(has(name=TEXT, file=TEXT, digest=TEXT)),
+    errors=many(has(kind=TEXT, message=TEXT)),
+)
+CLAIM = has(claim=has(claim_id=TEXT, content_id=TEXT, ends_at_ns=WHOLE))
+SCANNED = has(runs=many(OBJECT))
+VERIFIED = has(checkpoints=many(OBJECT), notes=many(NOTE))
+FLUSHED = has(checkpoints=many(OBJECT), skipped=many(OBJECT))
+RECONCILED = has(is_dry_run=FLAG, tiers=many(OBJECT))
 NOTHING = OBJECT
 
 POSTED = {

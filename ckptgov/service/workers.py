@@ -19,7 +19,7 @@ from ckptgov.model.closing import Closing
 from ckptgov.model.cluster import TaskFacts, TaskKind, TaskState
 from ckptgov.service import logs
 from ckptgov.service.activities import seen_from
-from ckptgov.service.runners import RUNNERS, Ended, Runner, broke, failed, is_done
+from ckptgov.service.runners import OF_THE_CLUSTER, RUNNERS, Ended, Runner, broke, failed, is_done
 from ckptgov.service.serving import Serving
 from ckptgov.wire.documents import Document
 
@@ -32,6 +32,10 @@ SLOTS: Mapping[TaskKind, int] = {
     TaskKind.VERIFY: 1,
     TaskKind.RECONCILE: 1,
     TaskKind.BACKUP: 1,
+    TaskKind.PLAN: 1,
+    TaskKind.APPLY: 1,
+    TaskKind.UNDELETE: 1,
+    TaskKind.CAPACITY: 1,
 }
 """How many tasks of a kind one process works on: a long flush never holds a scan back."""
 MOST_OUTCOME_BYTES = 4 * 2**20
@@ -229,7 +233,8 @@ class Workers(Closing):
         talk = logs.talk(task=task.task_id, run=task.task.for_run, node=task.task.node)
         try:
             with self._serving.context(by="service", talk=talk) as context:
-                context.settings = seen_from(context.settings, self._serving.here)
+                if task.task.kind not in OF_THE_CLUSTER:
+                    context.settings = seen_from(context.settings, self._serving.here)
                 context.progress = run.count
                 return self._runners[task.task.kind](context, task, run.is_stopping)
         except Interrupted:

@@ -10,13 +10,16 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from hashlib import sha256
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from ckptgov.errors import Malformed
 from ckptgov.model.checkpoint import Evidence, RunIdentity, StepKind
 from ckptgov.model.cluster import NodeState
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Finding, Note
+from ckptgov.model.retention import Action
 from ckptgov.wire.strict import MAX_MESSAGE_BYTES, Strict, decode, encode
 
 MAX_MANIFEST_BYTES = 256 * 2**20
@@ -24,6 +27,9 @@ MAX_MANIFEST_BYTES = 256 * 2**20
 
 MAX_PACKED_BYTES = 5 * 2**20
 """What a packed manifest may weigh in a message, where base64 makes a third more of it."""
+
+
+_Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 class PostedPlace(Strict, frozen=True, kw_only=True):
@@ -59,6 +65,20 @@ class PostedSealed(Strict, frozen=True, kw_only=True):
     sealed_at_ns: int
 
 
+class PostedGoing(Strict, frozen=True, kw_only=True):
+    """A removal under way there, as the node was told it by a service: one that lost its catalog
+    learns of it so. Times are of the clock of that service's catalog."""
+
+    action: Action
+    plan_id: str
+    condemned_at_ns: _Count
+    due_at_ns: _Count
+    trash_s: Annotated[float, Meta(ge=0, le=1e12)]
+    bytes: _Count
+    files: _Count
+    trash: str
+
+
 class PostedCopy(Strict, frozen=True, kw_only=True):
     """A copy of it at the place, as the catalog keeps one."""
 
@@ -69,6 +89,7 @@ class PostedCopy(Strict, frozen=True, kw_only=True):
     evidence: Evidence = Evidence.NONE
     verified_at_ns: int | None = None
     findings: tuple[Finding, ...] = ()
+    going: PostedGoing | None = None
 
 
 class PostedSighting(Strict, frozen=True, kw_only=True):
@@ -94,6 +115,17 @@ class PostedRecord(Strict, frozen=True, kw_only=True):
     raw: bytes
 
 
+class PostedSpace(Strict, frozen=True, kw_only=True):
+    """How full a place of the node's own is, just now. None: there is no such figure, or limit."""
+
+    used_bytes: _Count
+    free_bytes: _Count | None = None
+    total_bytes: _Count | None = None
+    files: _Count | None = None
+    free_files: _Count | None = None
+    quota_bytes: _Count | None = None
+
+
 class Post(Strict, frozen=True, kw_only=True):
     """What a node has to tell of one run at one place; of the place alone without ``run``.
 
@@ -102,7 +134,7 @@ class Post(Strict, frozen=True, kw_only=True):
     (None: to the end) is in ``copies``, and whatever else the service knows there is lost; a post
     that covers follows on anything. ``sightings``: everything one complete look found; None: there
     was none. ``journal``: ``journal_digest`` of every record the node knows of the run; with
-    ``known_records`` their ids, when the service asked.
+    ``known_records`` their ids, when the service asked. ``space``: of the place, now and then.
     """
 
     version: Literal[1] = 1
@@ -119,6 +151,7 @@ class Post(Strict, frozen=True, kw_only=True):
     records: tuple[PostedRecord, ...] = ()
     journal: str = ""
     known_records: tuple[str, ...] | None = None
+    space: PostedSpace | None = None
 
 
 class Refusal(Strict, frozen=True, kw_only=True):

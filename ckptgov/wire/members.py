@@ -108,6 +108,22 @@ class Members:
             raise self.wrong(name, "a list of texts")
         return tuple(str(each) for each in told)
 
+    def wholes(self, name: str) -> tuple[int, ...]:
+        found: list[int] = []
+        for each in self._list(name):
+            if not isinstance(each, int) or isinstance(each, bool):
+                raise self.wrong(name, "a list of whole numbers")
+            found.append(each)
+        return tuple(found)
+
+    def words(self, name: str, kind: type[_E]) -> tuple[_E, ...]:
+        """Words of a closed set."""
+        told = self.texts(name)
+        try:
+            return tuple(kind(each) for each in told)
+        except ValueError:
+            raise self.wrong(name, f"a list of {', '.join(kind)}") from None
+
     def paths(self, name: str) -> tuple[str, ...]:
         return tuple(unescaped(each) for each in self.texts(name))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ckptgov.errors import CkptgovError
+from ckptgov.errors import CkptgovError, ConfigError
 from ckptgov.model.policy import (
     ALL,
     Best,
@@ -17,6 +17,7 @@ from ckptgov.model.policy import (
     Safety,
     Selector,
 )
+from ckptgov.model.policy_check import PolicyCheck
 from ckptgov.wire.documents import Document, error_document, text
 from ckptgov.wire.settings import links
 
@@ -42,6 +43,20 @@ def checked(
         "errors": [error_document(one)["error"] for one in errors],
     }
     return document if error is None else {**error_document(error), **document}
+
+
+def check(found: PolicyCheck) -> Document:
+    """The document of ``policy check`` without a file: of those in force, for every run."""
+    runs = [{"run": run, "policy": policy} for policy, run in found.runs]
+    document = checked(found.policies, found.errors, mistakes(found.errors))
+    return {**document, "directory": text(found.directory), "runs": runs}
+
+
+def mistakes(errors: Sequence[ConfigError]) -> ConfigError | None:
+    """How many there are, and the first."""
+    if not errors:
+        return None
+    return ConfigError(f"{len(errors)} mistakes; first: {errors[0].message}", hint=errors[0].hint)
 
 
 def policy(one: Policy) -> Document:

@@ -21,6 +21,7 @@ from ckptgov.model.access import Right
 from ckptgov.model.checkpoint import Purpose, VerifyLevel
 from ckptgov.model.cluster import NodeState, TaskKind, TaskState
 from ckptgov.model.journal import RestoreOutcome
+from ckptgov.wire.usage_sums import By
 
 T = TypeVar("T", bound=Struct)
 
@@ -98,10 +99,11 @@ class TasksQuery(Query, frozen=True, kw_only=True):
 
 
 class UsageQuery(Query, frozen=True, kw_only=True):
-    """Usage of one run, or at one tier, only."""
+    """Usage of one run, or at one tier, only; ``by``: sums beside it, largest first."""
 
     run: Name | None = None
     tier: Name | None = None
+    by: By | None = None
 
 
 class Declared(Body, frozen=True, kw_only=True):
@@ -190,12 +192,14 @@ class AskFlush(Body, frozen=True, kw_only=True):
 
     step: Step | None = None
     to: Name | None = None
+    dry_run: bool = False
 
 
 class AskVerify(Body, frozen=True, kw_only=True):
     """How deep to compare."""
 
     level: VerifyLevel = VerifyLevel.DIGEST
+    dry_run: bool = False
 
 
 class AskScan(Body, frozen=True, kw_only=True):
@@ -203,13 +207,21 @@ class AskScan(Body, frozen=True, kw_only=True):
 
     runs: Annotated[tuple[Name, ...], Meta(max_length=1000)] | None = None
     tiers: Annotated[tuple[Name, ...], Meta(max_length=1000)] | None = None
+    dry_run: bool = False
 
 
 class AskReconcile(Body, frozen=True, kw_only=True):
-    """Tiers to bring together with the catalog; none named: all."""
+    """Tiers to bring together with the catalog; none named: all.
+
+    ``staging``: what trainers left under temporary names goes, too, once nothing in it changed for
+    ``staging_older_than_s``.
+    """
 
     tiers: Annotated[tuple[Name, ...], Meta(max_length=1000)] = ()
     older_than_s: Annotated[float, Meta(ge=0, le=_LONGEST_S)] = 7 * 86400.0
+    staging: bool = False
+    staging_older_than_s: Annotated[float, Meta(ge=0, le=_LONGEST_S)] = 86400.0
+    dry_run: bool = False
 
 
 class ChangeBudget(Body, frozen=True, kw_only=True):
@@ -259,10 +271,10 @@ class Claim(Body, frozen=True, kw_only=True):
 
 
 class RenewTask(Body, frozen=True, kw_only=True):
-    """Go on with a claimed task."""
+    """Go on with a claimed task; ``ttl_s`` 0 gives it back."""
 
     lease: Sequence_
-    ttl_s: Annotated[float, Meta(gt=0, le=3600)] = 60.0
+    ttl_s: Annotated[float, Meta(ge=0, le=3600)] = 60.0
 
 
 class EndTask(Body, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,16 +18,13 @@ from ckptgov_cli.options import (
     NoWait,
     Target,
     opened_governor,
-    opened_here,
     parsed,
 )
 from ckptgov_cli.stopping import stopping
 
-if TYPE_CHECKING:
-    from ckptgov.model.usage import ReconcileAnswer
-
 WATCH_S = 30.0
 OLDER_THAN_S = 7 * 86400.0
+STAGING_OLDER_THAN_S = 86400.0
 
 
 def register(app: typer.Typer) -> None:
@@ -183,13 +180,14 @@ def du(
     Condemned bytes and those in the trash are told apart, and so is how fast each tier grows and
     when it will be full. Runs that nothing was heard of for long are named.
     """
+    from ckptgov.wire.usage_sums import By
     from ckptgov_cli import render_usage
 
-    if by is not None and by not in tuple(render_usage.By):
-        raise UsageError(f"--by {by}: write {', '.join(render_usage.By)}")
+    if by is not None and by not in tuple(By):
+        raise UsageError(f"--by {by}: write {', '.join(By)}")
     with opened_governor() as governor:
         answer = governor.du(run=run, tier=tier)
-    wanted = None if by is None else render_usage.By(by)
+    wanted = None if by is None else By(by)
     return render_usage.usage(answer, as_json=json, by=wanted)
 
 
@@ -229,28 +227,22 @@ def reconcile(
     given_s = parsed("--older-than", older_than, parse_duration)
     older_than_s = OLDER_THAN_S if given_s is None else float(given_s)
     if no_wait:
-        other = dry_run or staging
-        return service_verbs.begin_reconcile(tiers or [], older_than_s, other=other, as_json=json)
-    if staging:
-        answer = _reconcile_staging(tiers, older_than_s, given_s, dry_run=dry_run)
-    else:
-        with opened_governor() as governor:
-            answer = governor.reconcile(tiers or [], older_than_s=older_than_s, dry_run=dry_run)
+        return service_verbs.begin_reconcile(
+            tiers or [],
+            older_than_s,
+            _staging_s(given_s) if staging else None,
+            other=dry_run,
+            as_json=json,
+        )
+    with opened_governor() as governor:
+        answer = governor.reconcile(
+            tiers or [],
+            older_than_s=older_than_s,
+            staging_older_than_s=_staging_s(given_s) if staging else None,
+            dry_run=dry_run,
+        )
     return render_usage.reconciled(answer, as_json=json, dry_run=dry_run)
 
 
-def _reconcile_staging(
-    tiers: list[str] | None, older_than_s: float, given_s: int | None, *, dry_run: bool
-) -> ReconcileAnswer:
-    """Whoever removes what is not ours looks at it: it is done where the tiers are seen."""
-    with opened_here("reconcile --staging") as governor:
-        from ckptgov.ops.reconcile import reconcile
-        from ckptgov.ops.staging import OLDER_THAN_S as STAGING_S
-
-        return reconcile(
-            governor.context,
-            tiers=tiers or None,
-            older_than_s=older_than_s,
-            staging_older_than_s=STAGING_S if given_s is None else float(given_s),
-            dry_run=dry_run,
-        )
+def _staging_s(given_s: int | None) -> float:
+    return STAGING_OLDER_THAN_S if given_s is None else float(given_s)

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ckptgov.errors import ConfigError, UsageError
-from ckptgov_cli.options import EXIT_CODES, Json, opened_governor, opened_here
+from ckptgov.errors import ConfigError, UnknownRun, UsageError
+from ckptgov_cli.options import EXIT_CODES, Json, opened_governor
 
 policy_app = typer.Typer(help="Policies: how long checkpoints stay where, and what may go first.")
 
@@ -34,10 +34,8 @@ def check(
 
     if files:
         return _check_files(files, as_json=json)
-    with opened_here("policy check") as governor:
-        from ckptgov.ops.policies import check_policies
-
-        found = check_policies(governor.context)
+    with opened_governor() as governor:
+        found = governor.check_policies()
     return render_policies.checked(found, as_json=json)
 
 
@@ -70,22 +68,21 @@ def show(
     """
     from ckptgov_cli import render_policies
 
-    with opened_here("policy show") as governor:
-        from ckptgov.ops.policies import policies_in_force, policy_of, registered_runs
-
-        found = policies_in_force(governor.context)
+    with opened_governor() as governor:
+        found = governor.policies()
         if name is None:
             return render_policies.listed(found, as_json=json)
         named = [one for one in found if one.name == name]
         if named:
             return render_policies.shown(named[0], as_json=json)
-        policy = policy_of(governor.context, name)
-        if policy is None and name not in registered_runs(governor.context):
+        try:
+            policy = governor.policy_of(name)
+        except UnknownRun as error:
             known = ", ".join(one.name for one in found) or "none"
             raise UsageError(
                 f"{name}: no policy has this name, and no run is registered under it",
                 hint=f"policies in force: {known}; 'ckptgov run list' shows the runs",
-            )
+            ) from error
         return render_policies.shown_of_run(name, policy, as_json=json)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ckptgov_cli.options import EXIT_CODES, DryRun, Json, opened_here
+from ckptgov_cli.options import EXIT_CODES, DryRun, Json, opened_governor
 from ckptgov_cli.stopping import stopping
 
 
@@ -40,7 +40,7 @@ def apply(
     """
     from ckptgov_cli import render_removing
 
-    with stopping() as stop, opened_here("apply") as governor:
+    with stopping() as stop, opened_governor() as governor:
         answer = governor.apply(plan, strict=strict, dry_run=dry_run, stop=stop)
     return render_removing.applied(answer, as_json=json)
 
@@ -58,6 +58,6 @@ def undelete(
     """Bring back what is condemned or in the trash; every byte from there is compared again."""
     from ckptgov_cli import render_removing
 
-    with opened_here("undelete") as governor:
+    with opened_governor() as governor:
         answer = governor.undelete(run, step=step, dry_run=dry_run)
     return render_removing.undeleted(answer, as_json=json)

@@ -12,13 +12,12 @@ from ckptgov.model.policy import Policy
 from ckptgov.model.retention import Action, CheckpointVerdict, CopyVerdict, RunVerdict
 from ckptgov.wire import plans as plan_documents
 from ckptgov.wire import policies as documents
-from ckptgov.wire.documents import text
 from ckptgov_cli import output
 from ckptgov_cli.exits import code_of
 from ckptgov_cli.output import size
 
 if TYPE_CHECKING:
-    from ckptgov.ops.policies import PolicyCheck
+    from ckptgov.model.policy_check import PolicyCheck
 
 _FOUND = ("POLICY", "SELECTS", "FILE")
 _MOST_RUNS = 10
@@ -32,7 +31,7 @@ def checked_files(
     as_json: bool,
 ) -> int:
     """Files that somebody named, and what is wrong with them."""
-    error = _error_of(policies, errors)
+    error = documents.mistakes(errors)
     if as_json:
         output.emit(documents.checked(policies, errors, error))
         return code_of(error)
@@ -46,11 +45,9 @@ def checked_files(
 
 def checked(found: PolicyCheck, *, as_json: bool) -> int:
     """The policies in force, and what is wrong with them."""
-    error = _error_of(found.policies, found.errors)
+    error = documents.mistakes(found.errors)
     if as_json:
-        document = documents.checked(found.policies, found.errors, error)
-        runs = [{"run": run, "policy": policy} for policy, run in found.runs]
-        output.emit({**document, "directory": text(found.directory), "runs": runs})
+        output.emit(documents.check(found))
         return code_of(error)
     if not found.policies and not found.errors:
         output.talk(f"no policy is in force: {found.directory} holds no *.yaml; nothing is pruned")
@@ -75,12 +72,6 @@ def _some(names: Sequence[str]) -> str:
 def _complain(errors: Sequence[ConfigError]) -> None:
     for each in errors:
         output.complain(each)
-
-
-def _error_of(policies: Sequence[Policy], errors: Sequence[ConfigError]) -> ConfigError | None:
-    if not errors:
-        return None
-    return ConfigError(f"{len(errors)} mistakes; first: {errors[0].message}", hint=errors[0].hint)
 
 
 def listed(found: Sequence[Policy], *, as_json: bool) -> int:
@@ -146,11 +137,17 @@ def _explained(one: RunVerdict) -> Iterator[str]:
         for at in each.tiers:
             yield f"  {_fate(at)}"
             for why in at.why:
-                yield f"    - {why.text}"
+                is_overruled = at.action is not None and why.text.startswith(_KEPT)
+                text = _OVERRULED + why.text.removeprefix(_KEPT) if is_overruled else why.text
+                yield f"    - {text}"
     if one.notes:
         yield ""
     for note in one.notes:
         yield f"note: {note}"
+
+
+_KEPT, _OVERRULED = "kept: ", "overruled: would be kept by "
+"""How reasons to stay begin, and what is said of one that did not prevail."""
 
 
 def _fate(at: CopyVerdict) -> str:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import StrEnum
 
-from msgspec import Struct
-
-from ckptgov.model.copies import BEGUN, CopyState
+from ckptgov.model.copies import CopyState
 from ckptgov.model.retention import RunLife
 from ckptgov.model.usage import (
     CopyChange,
@@ -18,10 +15,10 @@ from ckptgov.model.usage import (
     RunUsage,
     TierReconciled,
     TierUsage,
-    team_of,
 )
 from ckptgov.wire import usage as documents
-from ckptgov.wire.documents import Document
+from ckptgov.wire import usage_sums
+from ckptgov.wire.usage_sums import By, sums_of, where
 from ckptgov_cli import output
 from ckptgov_cli.exits import code_of
 from ckptgov_cli.output import size
@@ -33,30 +30,12 @@ _LEFT = ("TIER", "WHAT", "PATH", "BYTES", "AGE", "FATE", "WHY")
 _NONE = "-"
 
 
-class By(StrEnum):
-    """What ``du`` sums up by."""
-
-    TEAM = "team"
-    RUN = "run"
-    TIER = "tier"
-    AGE = "age"
-    STATE = "state"
-
-
-class _Sum(Struct):
-    copies: int = 0
-    bytes: int = 0
-    condemned_bytes: int = 0
-    trash_bytes: int = 0
-    left_bytes: int = 0
-
-
 def usage(answer: DuAnswer, *, as_json: bool, by: By | None = None) -> int:
     """What takes room."""
     if as_json:
         document = documents.du(answer)
         if by is not None:
-            document["by"] = _by_document(answer, by)
+            document |= usage_sums.by_document(answer, by)
         output.emit(document)
         return code_of(answer.error)
     if by is None:
@@ -75,21 +54,17 @@ def usage(answer: DuAnswer, *, as_json: bool, by: By | None = None) -> int:
 
 def _rows(answer: DuAnswer) -> Iterator[list[str]]:
     for tier in answer.tiers:
-        where = _where(tier.tier, tier.node)
+        at = where(tier.tier, tier.node)
         for one in tier.states:
-            yield [where, one.run, one.state, str(one.checkpoints), size(one.bytes)]
+            yield [at, one.run, one.state, str(one.checkpoints), size(one.bytes)]
         for left in tier.left:
             kind = left.kind.value
-            yield [where, left.run or _NONE, kind, str(left.items), size(left.bytes)]
-
-
-def _where(tier: str, node: str | None) -> str:
-    return f"{tier}@{node}" if node else tier
+            yield [at, left.run or _NONE, kind, str(left.items), size(left.bytes)]
 
 
 def _by_table(answer: DuAnswer, by: By) -> None:
     runs = {one.run: one for one in answer.runs}
-    sums = _sums(answer, by)
+    sums = sums_of(answer, by)
     rows = []
     for key, one in sums.items():
         row = [key or _NONE, str(one.copies), size(one.bytes), size(one.condemned_bytes)]
@@ -108,80 +83,14 @@ def _run_cells(run: RunUsage | None) -> list[str]:
     return [run.life.value, run.owner or _NONE, step]
 
 
-def _by_document(answer: DuAnswer, by: By) -> Document:
-    sums = [
-        {
-            "key": key or None,
-            "copies": one.copies,
-            "bytes": one.bytes,
-            "condemned_bytes": one.condemned_bytes,
-            "trash_bytes": one.trash_bytes,
-            "left_bytes": one.left_bytes,
-        }
-        for key, one in _sums(answer, by).items()
-    ]
-    return {"by": by.value, "sums": sums}
-
-
-def _sums(answer: DuAnswer, by: By) -> dict[str, _Sum]:
-    """Largest first. Of what has no age, run or team the key is empty."""
-    sums: dict[str, _Sum] = {}
-
-    def at(key: str) -> _Sum:
-        return sums.setdefault(key, _Sum())
-
-    for tier in answer.tiers:
-        for state in tier.states:
-            if by is By.AGE:
-                for age in state.ages:
-                    _add(at(age.age.value), state.state, age.checkpoints, age.bytes)
-                continue
-            key = _key(by, tier, state.run, state.state)
-            _add(at(key), state.state, state.checkpoints, state.bytes)
-        for left in tier.left:
-            one = at("" if by is By.AGE else _key(by, tier, left.run or "", left.kind.value))
-            if left.kind is LeftKind.TRASH:
-                one.trash_bytes += left.bytes
-            else:
-                one.left_bytes += left.bytes
-    return dict(sorted(sums.items(), key=_largest))
-
-
-def _add(one: _Sum, state: str, copies: int, bytes_: int) -> None:
-    one.copies += copies
-    if state in BEGUN:
-        one.trash_bytes += bytes_
-        return
-    one.bytes += bytes_
-    if state == CopyState.CONDEMNED:
-        one.condemned_bytes += bytes_
-
-
-def _key(by: By, tier: TierUsage, run: str, state: str) -> str:
-    match by:
-        case By.TEAM:
-            return team_of(run)
-        case By.RUN:
-            return run
-        case By.TIER:
-            return _where(tier.tier, tier.node)
-        case _:
-            return state
-
-
-def _largest(item: tuple[str, _Sum]) -> tuple[int, str]:
-    key, one = item
-    return -(one.bytes + one.trash_bytes + one.left_bytes), key
-
-
 def _tier_line(tier: TierUsage) -> None:
     """Totals of one tier, or why it could not be looked at."""
-    where = _where(tier.tier, tier.node)
+    at = where(tier.tier, tier.node)
     if tier.error is not None:
-        output.talk(f"{where}: could not be looked at: {tier.error.message}")
+        output.talk(f"{at}: could not be looked at: {tier.error.message}")
         return
     for what, error in tier.failures:
-        output.talk(f"{where}: {what}: {error.message}")
+        output.talk(f"{at}: {what}: {error.message}")
     told = [f"{size(tier.checkpoint_bytes)} of checkpoints"]
     if tier.condemned_bytes:
         told.append(f"{size(tier.condemned_bytes)} of them condemned")
@@ -194,7 +103,7 @@ def _tier_line(tier: TierUsage) -> None:
     if tier.quota_bytes is not None:
         told.append(f"quota {size(tier.quota_bytes)}")
     told += _growth(tier)
-    output.talk(f"{where} at {tier.root}: {', '.join(told)}")
+    output.talk(f"{at} at {tier.root}: {', '.join(told)}")
 
 
 def _growth(tier: TierUsage) -> list[str]:

@@ -41,7 +41,7 @@ def serve(
         ),
     ] = None,
 ) -> int:
-    """Serve the API and run what is scheduled: scan, flush, verify, reconcile, backup.
+    """Serve the API and run what is scheduled, from scans to removals and back-ups.
 
     The catalog is SQLite in CKPTGOV_HOME, or the PostgreSQL that 'catalog:' in ckptgov.yaml (or
     CKPTGOV_CATALOG) names; any number of replicas may share that one. The first start makes an

@@ -247,14 +247,24 @@ def begin_scan(directories: Sequence[str], run: str | None, *, other: bool, as_j
 
 
 def begin_reconcile(
-    tiers: Sequence[str], older_than_s: float, *, other: bool, as_json: bool
+    tiers: Sequence[str],
+    older_than_s: float,
+    staging_older_than_s: float | None,
+    *,
+    other: bool,
+    as_json: bool,
 ) -> int:
     """``reconcile --no-wait``."""
     from ckptgov.client import tasks
 
     with opened_service("reconcile --no-wait") as client:
         _only_begun(other)
-        begun = tasks.begin_reconcile(client.transport, tuple(tiers), older_than_s=older_than_s)
+        begun = tasks.begin_reconcile(
+            client.transport,
+            tuple(tiers),
+            older_than_s=older_than_s,
+            staging_older_than_s=staging_older_than_s,
+        )
     return _begun([begun], as_json=as_json)
 
 

@@ -133,8 +133,6 @@ def test_no_wait_without_a_service_is_wrong(cli: Cli) -> None:
         ("tier", "link", "lustre", "s3", "--last", "2"),
         ("catalog", "rebuild"),
         ("catalog", "check"),
-        ("flush", "llm", "--dry-run"),
-        ("verify", "llm", "--dry-run"),
     ],
     ids=" ".join,
 )

@@ -294,7 +294,7 @@ class TestExplain:
             life=RunLife.LIVE,
             checkpoints=(
                 one(30, at("shared", None, "kept: last 1 of 1"), at("nvme", None, "kept", 2)),
-                one(20, at("shared", None, "kept"), at("nvme", Action.EVICT, "no rule keeps it")),
+                one(20, at("shared", None, "kept"), at("nvme", Action.EVICT, "kept: last 9")),
                 one(10, at("shared", Action.PRUNE, "no rule keeps it")),
                 one(None, at("shared", None, "kept: it carries no step")),
             ),
@@ -316,7 +316,7 @@ class TestExplain:
             "  stays on shared (1.0 GiB)\n"
             "    - kept\n"
             "  would leave nvme (1.0 GiB); the checkpoint stays on another tier\n"
-            "    - no rule keeps it\n"
+            "    - overruled: would be kept by last 9\n"
             "\n"
             "step 10  step_10\n"
             "  would be removed from shared (1.0 GiB); the checkpoint would be gone\n"

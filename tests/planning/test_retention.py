@@ -240,9 +240,8 @@ def test_floors_keep_the_newest_so_many_over_all_tiers() -> None:
     rules = policy({"lustre": LAST_1, "s3": LAST_1}, floors=Floors(min_restorable=2, min_age_s=0))
     verdict = decided(run(checkpoint(50), *spread), rules)
     assert kept(verdict) == [100, 200, 300]
-    assert ("kept: restorable checkpoint 2 of the 2 that every run keeps (min_restorable)") in words(
-        verdict, "step-200", "s3"
-    )
+    text = "kept: restorable checkpoint 2 of the 2 that every run keeps (min_restorable)"
+    assert text in words(verdict, "step-200", "s3")
 
 
 def test_nothing_of_a_run_that_was_met_lately_goes() -> None:

@@ -131,6 +131,11 @@ def test_another_teams_run_answers_as_an_unknown_one(served: Served) -> None:
         "/v1/runs/{run}/rollback": {"to_step": 10},
         "/v1/runs/{run}/leases": {"name": "x", "step": 10, "ttl_s": 5},
         "/v1/runs/{run}/commit": {"tier": "lustre", "path": "red/llm/step_20"},
+        "/v1/runs/{run}/pins": {"step": 20, "name": "gold", "reason": "x"},
+        "/v1/runs/{run}/metrics": {"step": 20, "name": "loss", "value": "1"},
+        "/v1/runs/{run}/delete": {"confirm": "red/llm"},
+        "/v1/runs/{run}/claims": {"content_id": "sha256:" + "0" * 64, "ttl_s": 60},
+        "/v1/runs/{run}/claims/{claim}/renew": {"ttl_s": 60},
     }
     seen = 0
     for endpoint in ENDPOINTS:
@@ -146,7 +151,7 @@ def test_another_teams_run_answers_as_an_unknown_one(served: Served) -> None:
         assert theirs.body == none.body.replace(b"red/mll", b"red/llm")
         assert sorted(theirs.headers) == sorted(none.headers)
         seen += 1
-    assert seen == 13
+    assert seen == 25
     assert served.get(LATEST).document["step"] == 20
 
 

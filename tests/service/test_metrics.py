@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from standing_stage import RUN_ID, Stage
 
 from ckptgov.catalog.facts import RecordFacts
+from ckptgov.catalog.samples import TierSample
 from ckptgov.errors import StorageError, TransientStorageError
 from ckptgov.manifest.forms.records import encode_record
 from ckptgov.model.cluster import NewTask, NodeState, TaskKind, TaskState
@@ -406,7 +407,9 @@ class TestForm:
 
     def test_every_metric_that_a_rule_names_is_exported(self, stage: Stage) -> None:
         fill(stage)
-        exported = {name for name, _labels in parsed(Metrics(stage.serving).text())}
+        census = Census(stage.serving)
+        census.refresh(limit_s=60.0)
+        exported = {name for name, _labels in parsed(Metrics(stage.serving, census=census).text())}
         expressions = re.findall(r"expr: (\|\n(?:\s{10,}.*\n)+|.*\n)", RULES.read_text())
         named = {name for one in expressions for name in re.findall(r"\bckptgov_\w+", one)}
         assert len(named) > 10
@@ -419,5 +422,11 @@ def fill(stage: Stage) -> None:
     stage.seal(20, "n1")
     stage.beat("n1")
     stage.catalog.activities.declare("scan", every_s=60.0, slo_s=100.0)
+    place, now_ns = stage.places["shared"].place, stage.catalog.now_ns()
+    for hours in (12, 6, 0):
+        sample = TierSample(
+            place=place, at_ns=now_ns - hours * 3600 * 10**9, used_bytes=13 - hours, free_bytes=9
+        )
+        stage.catalog.samples.add(sample)
     path = stage.home / "ckptgov.yaml"
     path.write_text(path.read_text().replace("shared\n", "shared\n    quota: 1GiB\n", 1))

@@ -128,6 +128,34 @@ def test_reconciliation_is_one_task_a_tier() -> None:
     ]
 
 
+def test_nodes_reconcile_their_own_disks() -> None:
+    tasks = plan("reconcile", nodes={"n1": ASKED, "n2": NodeWork()})
+    assert list(tasks)[-1] == "reconcile:node:n1"
+    assert tasks["reconcile:node:n1"].node == "n1"
+    assert json.loads(tasks["reconcile:node:n1"].payload)["tiers"] == ["nvme"]
+    assert "reconcile:node:n2" not in tasks, "nothing of it is known"
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "kind"),
+    [
+        ("plan", "plan:all", TaskKind.PLAN),
+        ("apply", "apply:newest", TaskKind.APPLY),
+        ("capacity", "capacity", TaskKind.CAPACITY),
+    ],
+)
+def test_what_judges_every_tier_is_one_task_for_any_replica(
+    name: str, key: str, kind: TaskKind
+) -> None:
+    [task] = plan(name, nodes={"n1": ASKED}).values()
+    assert (task.key, task.kind, task.node, task.for_run) == (key, kind, None, None)
+
+
+def test_an_apply_on_schedule_takes_the_newest_plan() -> None:
+    payload = json.loads(plan("apply")["apply:newest"].payload)
+    assert (payload["is_newest"], payload.get("plan")) == (True, None)
+
+
 @pytest.mark.parametrize("name", list(CADENCES))
 def test_every_task_names_the_leadership_that_made_it(name: str) -> None:
     tasks = plan(name, nodes={"n1": ASKED})
@@ -208,3 +236,28 @@ def test_finding_bad_bytes_is_what_a_verification_is_for() -> None:
     error = {"kind": "verification-failed", "message": "differs"}
     assert trouble(ended(TaskKind.VERIFY, TaskState.DONE, {"error": error})) is None
     assert trouble(ended(TaskKind.FLUSH, TaskState.FAILED, {"error": error})) == "k: differs"
+
+
+def test_a_plan_that_waits_for_a_person_was_made_and_one_that_nothing_lifts_is_told() -> None:
+    error = {"kind": "refused", "message": "beyond a cap"}
+
+    def of(state: str | None) -> str | None:
+        return trouble(ended(TaskKind.PLAN, TaskState.DONE, {"error": error, "state": state}))
+
+    assert of("waiting") is None
+    assert of("refused") == "k: beyond a cap"
+    assert of(None) == "k: beyond a cap", "no plan was made: the clock went back"
+
+
+def test_entries_that_changed_since_a_plan_was_made_are_no_failure_of_apply() -> None:
+    error = {"kind": "partly-done", "message": "1 of 2"}
+
+    def of(counts: object, kind: str = "partly-done") -> str | None:
+        outcome = {"error": error | {"kind": kind}, "counts": counts}
+        return trouble(ended(TaskKind.APPLY, TaskState.DONE, outcome))
+
+    assert of({"changed": 1, "trashed": 1}) is None
+    assert of({"protected": 1}) is None
+    assert of({"resisted": 1, "changed": 1}) == "k: 1 of 2"
+    assert of({"changed": 1}, "refused") == "k: 1 of 2"
+    assert of(None) == "k: 1 of 2"

@@ -24,6 +24,8 @@ from schemathesis.specs.openapi.checks import (
 
 from ckptgov.model.access import Right
 from ckptgov.model.clock import SystemClock
+from ckptgov.ops.apply import apply
+from ckptgov.ops.plan import plan
 from ckptgov.service.app import ENDPOINTS, create_app
 from ckptgov.service.openapi import description
 from ckptgov.service.serving import Serving
@@ -32,6 +34,16 @@ from ckptgov.testing.served import Served, make_home, running, scanned
 MINE, THEIRS = "blue/llm", "red/q7h3z9k1"
 EXAMPLES = int(os.environ.get("CKPTGOV_TEST_EXAMPLES", "4"))
 """For each endpoint and caller; from 100 on every boundary of every member is tried as well."""
+POLICY = """\
+policy: {name}
+runs: ["{run}"]
+keep: {{lustre: {{last: 1}}}}
+floors: {{min_restorable: 1, min_age: 0s}}
+safety: {{max_fraction: 90%, adoption_grace: 0s}}
+flush: []
+"""
+PLANS: dict[str | None, str] = {}
+"""Of a run, of all: the id of the plan that is stored."""
 MAY_NOT_COME = frozenset({500, 501, 502})
 
 schema = schemathesis.openapi.from_dict(json.loads(description(ENDPOINTS)))
@@ -40,6 +52,9 @@ schema = schemathesis.openapi.from_dict(json.loads(description(ENDPOINTS)))
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     home: Path = make_home(tmp_path_factory.mktemp("drawn"), (MINE, THEIRS))
+    (home / "policies").mkdir()
+    for name, run in (("mine", MINE), ("theirs", THEIRS)):
+        (home / "policies" / f"{name}.yaml").write_text(POLICY.format(name=name, run=run))
     with (
         Serving.open(str(home), clock=SystemClock(), here=frozenset()) as serving,
         running(create_app(serving)) as url,
@@ -48,7 +63,23 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         scanned(serving, MINE, THEIRS)
         served.post(f"/v1/runs/{THEIRS}/flush", {})
         served.post("/v1/nodes/n1/beat", {"boot": "b", "version": "1"})
+        condemned(served)
         yield served
+
+
+def condemned(served: Served) -> None:
+    """Plans of each run and of both; what the one of the others lists is condemned."""
+    with served.serving.context() as context:
+        for run in (None, MINE, THEIRS):
+            PLANS[run] = plan(context, run=run).plan.plan_id
+        assert apply(context, PLANS[THEIRS]).error is None
+
+
+def known(case) -> None:
+    """Plans have ids that nobody draws by chance."""
+    if "plan" in (case.path_parameters or {}):
+        drawn = case.path_parameters["plan"]
+        case.path_parameters["plan"] = list(PLANS.values())[len(drawn) % len(PLANS)]
 
 
 def hurried(members: object) -> None:
@@ -66,6 +97,7 @@ def no_server_error(ctx: CheckContext, response, case) -> None:
 
 def judged(served: Served, case, token: str) -> None:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
+    known(case)
     hurried(case.query)
     hurried(case.body)
     response = case.call(base_url=served.url, headers=headers)
