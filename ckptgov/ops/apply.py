@@ -21,6 +21,7 @@ from ckptgov.ops.context import Context
 from ckptgov.ops.fresh import Fresh, decided_anew, require_same_policies
 from ckptgov.ops.pressure import purge_under_pressure
 from ckptgov.ops.prune import go_on, key_of
+from ckptgov.ops.relied_on import Goes, see_what_stays
 from ckptgov.ops.removal_guard import catch_up, guard_of, looked_around
 from ckptgov.ops.removing import Removing, Stop
 from ckptgov.ops.retention_places import SeenPlaces
@@ -157,6 +158,8 @@ def _condemn(
         for one in stored.plan.entries
         if (one.run, one.content_id, one.place) not in settled
     ]
+    if strict and not removing.dry_run:
+        _see_before(removing, stored, looked, going)
     with _all_or_nothing(removing, strict=strict):
         mine += _condemn_runs(removing, stored, looked, going)
         if strict:
@@ -179,6 +182,23 @@ def _looked_around(removing: Removing, stored: StoredPlan) -> dict[str, SeenPlac
         except CkptgovError as error:
             looked[entry.run_id] = error
     return looked
+
+
+def _see_before(
+    removing: Removing,
+    stored: StoredPlan,
+    looked: Mapping[str, SeenPlaces | CkptgovError],
+    going: Sequence[PlanEntry],
+) -> None:
+    """Look at what stays of every run before the one transaction around them.
+
+    What cannot be looked at is told with its entries, in their turn.
+    """
+    for run_id, entries in _by_run(going).items():
+        seen = looked[run_id]
+        with suppress(CkptgovError):
+            assert isinstance(seen, SeenPlaces), "else all of it was out of reach"
+            _see_what_stays(removing, stored.plan.plan_id, entries, seen)
 
 
 @contextmanager
@@ -248,10 +268,7 @@ def _condemn_runs(
     looked: Mapping[str, SeenPlaces | CkptgovError],
     going: Sequence[PlanEntry],
 ) -> Iterator[RemovalStep]:
-    runs: dict[str, list[PlanEntry]] = {}
-    for entry in going:
-        runs.setdefault(entry.run_id, []).append(entry)
-    for run_id, entries in runs.items():
+    for run_id, entries in _by_run(going).items():
         seen = looked[run_id]
         assert isinstance(seen, SeenPlaces), "else all of it was out of reach"
         if removing.stop():
@@ -261,6 +278,13 @@ def _condemn_runs(
                 yield told(one, Went.WOULD, f"would be condemned: {_words(one)}")
         else:
             yield from _condemn_run(removing, stored, entries, seen)
+
+
+def _by_run(going: Sequence[PlanEntry]) -> dict[str, list[PlanEntry]]:
+    runs: dict[str, list[PlanEntry]] = {}
+    for entry in going:
+        runs.setdefault(entry.run_id, []).append(entry)
+    return runs
 
 
 def _condemn_run(
@@ -300,9 +324,22 @@ def _condemned(
         )
         for one in entries
     ]
+    _see_what_stays(removing, plan_id, entries, seen)
     with context.catalog.transaction():
         guard = guard_of(context, guarded, seen)
         return context.catalog.removals.condemn(run_id, doomed, guard, plan_id=plan_id)
+
+
+def _see_what_stays(
+    removing: Removing, plan_id: str, entries: Sequence[PlanEntry], seen: SeenPlaces
+) -> None:
+    guarded = removing.guarded(entries[0].run_id, is_deletion=removing.is_deletion(plan_id))
+    see_what_stays(
+        removing,
+        guarded,
+        seen,
+        [Goes(content_id=one.content_id, place=one.place, action=one.action) for one in entries],
+    )
 
 
 def _mark_applied(context: Context, stored: StoredPlan) -> None:

@@ -26,12 +26,14 @@ from ckptgov.model.removal import RemovalStep, Went
 from ckptgov.model.retention import Action, Removal
 from ckptgov.ops.copy_lease import copy_lease
 from ckptgov.ops.record import record_look
+from ckptgov.ops.relied_on import going, see_what_stays
 from ckptgov.ops.removal_guard import catch_up, guard_of, looked_around
 from ckptgov.ops.removing import Removing, bury, require_same
 from ckptgov.work.look import RunLook
 from ckptgov.work.remove import Trashed, measure, move_aside, purge
 from ckptgov.work.runstore import store_at
 from ckptgov.work.tier import Place
+from ckptgov.work.trash import entry_paths, has_files, name_mark
 
 _STATES = (CopyState.TRASHED, CopyState.TRASHING, CopyState.CONDEMNED)
 """What frees room soonest goes first."""
@@ -184,6 +186,7 @@ def _begin(
         caught_up.add(name)
     seen = looked_around(context, name)
     guarded = removing.guarded(removal.run_id, is_deletion=removing.is_deletion(removal.plan_id))
+    see_what_stays(removing, guarded, seen, [going(removal)])
     with context.catalog.transaction():
         guard = guard_of(context, guarded, seen)
         return context.catalog.removals.begin(
@@ -196,6 +199,7 @@ def came_back_changed(
 ) -> RemovalStep:
     """What was condemned is not what lies there now: the decision is undone, nothing is touched."""
     context = removing.context
+    require_same(context, removal)  # it changed because another process has moved it
     context.catalog.removals.undo(removal.run_id, removal.content_id, removal.place)
     look.refresh()
     at_ns = context.author.clock.now_ns()
@@ -217,6 +221,7 @@ def _move(removing: Removing, removal: Removal, place: Place, look: RunLook) -> 
             stop=removing.stop,
         )
     except StaleState as error:
+        require_same(removing.context, removal)  # or it is another one's by now
         return _left_alone(removing, removal, error)
     if trashed.left:
         return resisted(removing, removal, _still_there(trashed.left))
@@ -254,9 +259,21 @@ def _beside(trashed: Trashed) -> Iterator[str]:
 
 def _left_alone(removing: Removing, removal: Removal, error: StaleState) -> RemovalStep:
     """Another thing has its place by now: it is left alone, and the removal is over."""
+    with suppress(CkptgovError):  # else a later trash of this checkpoint lies beside it
+        _drop_empty_entries(removing, removal)
     removing.context.catalog.removals.purged(removal.run_id, removal.content_id, removal.place)
     text = f"{error.message}; it was left alone"
     return removing.step_of(removal, Went.CHANGED, text, bytes_=0, files=0)
+
+
+def _drop_empty_entries(removing: Removing, removal: Removal) -> None:
+    """Entries that were made for it, and got no file of it."""
+    place = removing.place(removal.place)
+    store = removing.store(root_of(removing, removal, place), place)
+    begin = f"{digits_of(removal.content_id)[:16]}.{name_mark(removal.name)}"
+    for path in entry_paths(store, begin):
+        if not has_files(store, path):
+            purge(place, store, removal.content_id, path)
 
 
 def purge_now(removing: Removing, removal: Removal, why: str) -> RemovalStep:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from ckptgov.catalog.facts import PlaceFacts, RunFacts, RunRootFacts
@@ -42,6 +43,15 @@ LOOK_S = 30.0
 _WENT_WRONG = frozenset({Went.RESISTED, Went.CHANGED, Went.PROTECTED})
 
 
+class Relied(Struct, frozen=True, kw_only=True):
+    """Checkpoints of a run of which it was seen that they stand: the newest, and those of which a
+    copy goes. Good until ``until_s``, by the monotonic clock."""
+
+    until_s: float
+    newest: frozenset[str]
+    evicted: frozenset[str] = frozenset()
+
+
 class Removing(Closing):
     """One call's view of runs, places and policies; each is read once. To be closed."""
 
@@ -51,6 +61,7 @@ class Removing(Closing):
         self.stop = stop
         self.seen = SeenPlaces(context)
         self.errors: list[CkptgovError] = []
+        self.relied: dict[str, Relied] = {}
         self._places = {one.place: one for one in context.catalog.places()}
         self._runs: dict[str, RunFacts] = {}
         self._deletions: dict[str, bool] = {}
@@ -140,14 +151,27 @@ class Removing(Closing):
         if self._look is not None and self._look[0] == root and now_s < self._look[1]:
             return self._look[2]
         self.close()
+        look = self.new_look(root, place)
+        self._look = (root, now_s + LOOK_S, look)
+        return look
+
+    def new_look(self, root: RunRootFacts, place: Place) -> RunLook:
+        """A look of now, which whoever asked closes.
+
+        Raises:
+            CouldNotLook: another run is there, or none.
+        """
         context, run = self.context, self.run(root.run_id)
         judged = look_settings(
             place, context.author.clock, clock_margin_s=context.settings.clock_margin_s
         )
         judged = replace(judged, rules=tuple(context.rules_for(run.identity.name)))
         look = RunLook(place, root.path, judged, partial=place.node is not None)
-        self._look = (root, now_s + LOOK_S, look)
-        self._require_run(root, place, look.identity)
+        try:
+            self._require_run(root, place, look.identity)
+        except CouldNotLook:
+            look.close()
+            raise
         return look
 
     def _require_run(self, root: RunRootFacts, place: Place, identity: RunIdentity | None) -> None:

@@ -21,6 +21,7 @@ from ckptgov.model.retention import Removal
 from ckptgov.model.verbs import never
 from ckptgov.ops.context import Context
 from ckptgov.ops.prune import in_order
+from ckptgov.ops.relied_on import going, see_what_stays
 from ckptgov.ops.removal_guard import catch_up, guard_of, looked_around
 from ckptgov.ops.removing import Removing
 from ckptgov.wire.node_removals import (
@@ -177,6 +178,7 @@ def _begun(removing: Removing, removal: Removal, caught_up: set[str]) -> Removal
         seen = looked_around(context, name)
         is_deletion = removing.is_deletion(removal.plan_id)
         guarded = removing.guarded(removal.run_id, is_deletion=is_deletion)
+        see_what_stays(removing, guarded, seen, [going(removal)])
         with context.catalog.transaction():
             guard = guard_of(context, guarded, seen)
             return context.catalog.removals.begin(

@@ -43,11 +43,17 @@ class KeyedStorage:
     def sync_dir(self, path: str) -> None:
         split(path)
 
-    def rename_dir(self, source: str, target: str) -> None:
+    def rename_dir(self, source: str, target: str, *, parents: bool = True) -> None:
         raise StorageError(f"{self.root}: this kind of storage has no directories to rename")
 
     def rename(
-        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+        self,
+        source: str,
+        target: str,
+        *,
+        only: Token | None = None,
+        durable: bool = True,
+        parents: bool = True,
     ) -> None:
         raise StorageError(f"{self.root}: this kind of storage has no names to move")
 

@@ -100,13 +100,19 @@ class WrappedStorage:
     def forget(self, pending: PendingDelivery) -> None:
         self.inner.forget(pending)
 
-    def rename_dir(self, source: str, target: str) -> None:
-        self.inner.rename_dir(source, target)
+    def rename_dir(self, source: str, target: str, *, parents: bool = True) -> None:
+        self.inner.rename_dir(source, target, parents=parents)
 
     def rename(
-        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+        self,
+        source: str,
+        target: str,
+        *,
+        only: Token | None = None,
+        durable: bool = True,
+        parents: bool = True,
     ) -> None:
-        self.inner.rename(source, target, only=only, durable=durable)
+        self.inner.rename(source, target, only=only, durable=durable, parents=parents)
 
     def link(self, source: str, target: str) -> None:
         self.inner.link(source, target)

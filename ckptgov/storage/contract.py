@@ -259,10 +259,11 @@ class Storage(Reader, Protocol):
         """Remove one; gone already is no error. The caller made sure that nobody works on it."""
         ...
 
-    def rename_dir(self, source: str, target: str) -> None:
-        """Move a directory to a free name, atomically and durably; parents are created.
+    def rename_dir(self, source: str, target: str, *, parents: bool = True) -> None:
+        """Move a directory to a free name, atomically and durably; ``parents`` are created.
 
         Raises:
+            FileNotFoundError: a directory above ``target`` is missing, without ``parents``.
             FileExistsError: ``target`` is taken (an empty directory counts), and stays untouched.
             StorageError: this kind of storage has no directories; or something is mounted at
                 ``source`` or below it.
@@ -270,14 +271,21 @@ class Storage(Reader, Protocol):
         ...
 
     def rename(
-        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+        self,
+        source: str,
+        target: str,
+        *,
+        only: Token | None = None,
+        durable: bool = True,
+        parents: bool = True,
     ) -> None:
-        """Give a regular file, or a symlink itself, another free name; parents are created.
+        """Give a regular file, or a symlink itself, another free name; ``parents`` are created.
 
         It has one of the names at any time. ``only`` as in ``remove``. Without ``durable`` it is
         so once ``sync_dir`` was called on both directories, the target's first.
 
         Raises:
+            FileNotFoundError: a directory above ``target`` is missing, without ``parents``.
             FileExistsError: ``target`` is taken, by whatever kind of entry, and stays untouched.
             StaleState: another file has the name ``source`` by now; it was not touched.
             StorageError: this kind of storage has no directories.

@@ -187,7 +187,7 @@ class MemoryStorage(MemoryTree):
                 raise StorageError(f"{self.where(parts)}: in use by a living process")
             self.leave(parts)
 
-    def rename_dir(self, source: str, target: str) -> None:
+    def rename_dir(self, source: str, target: str, *, parents: bool = True) -> None:
         old, new = split(source), split(target)
         if not old:
             raise StorageError(f"{self._name}: the root is never moved")
@@ -196,19 +196,25 @@ class MemoryStorage(MemoryTree):
             _require_kind(node, EntryKind.DIR)
             if new[: len(old)] == old and new != old:
                 raise StorageError(f"{self.where(old)}: no directory is moved into itself")
-            node.parent = self._free(new)
+            node.parent = self._free(new, parents=parents)
             self.leave(old)
             self.enter(node.parent, new[-1], node)
 
     def rename(
-        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+        self,
+        source: str,
+        target: str,
+        *,
+        only: Token | None = None,
+        durable: bool = True,
+        parents: bool = True,
     ) -> None:
         old, new = split_file(source), split_file(target)
         with self.at(old), self.at(new):
             node = self.find(old)
             _require_kind(node, EntryKind.FILE, EntryKind.SYMLINK)
             require_token(node.look(), only, self.where(old))
-            directory = self._free(new)
+            directory = self._free(new, parents=parents)
             self.leave(old)
             node.links += 1  # leave() took one away
             node.ctime_ns = self._now_ns()
@@ -222,11 +228,12 @@ class MemoryStorage(MemoryTree):
             self.enter(self._free(new), new[-1], node)
             node.links += 1
 
-    def _free(self, parts: tuple[str, ...]) -> Node:
+    def _free(self, parts: tuple[str, ...], *, parents: bool = True) -> Node:
         """The directory of a free name, made if it is missing; EEXIST where it is taken."""
         if not parts:
             raise os_error(errno.EEXIST)
-        self.make(parts[:-1], like=None)
+        if parents:
+            self.make(parts[:-1], like=None)
         directory = self.find(parts[:-1])
         if parts[-1] in directory.children:
             raise os_error(errno.EEXIST)

@@ -136,15 +136,21 @@ class PacedStorage(WrappedStorage):
         self._change()
         self.inner.forget(pending)
 
-    def rename_dir(self, source: str, target: str) -> None:
+    def rename_dir(self, source: str, target: str, *, parents: bool = True) -> None:
         self._change()
-        self.inner.rename_dir(source, target)
+        self.inner.rename_dir(source, target, parents=parents)
 
     def rename(
-        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+        self,
+        source: str,
+        target: str,
+        *,
+        only: Token | None = None,
+        durable: bool = True,
+        parents: bool = True,
     ) -> None:
         self._change()
-        self.inner.rename(source, target, only=only, durable=durable)
+        self.inner.rename(source, target, only=only, durable=durable, parents=parents)
 
     def link(self, source: str, target: str) -> None:
         self._change()

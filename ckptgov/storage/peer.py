@@ -188,11 +188,17 @@ class PeerStorage(Closing):
     def forget(self, pending: PendingDelivery) -> None:
         self._refuse(pending.path)
 
-    def rename_dir(self, source: str, target: str) -> None:
+    def rename_dir(self, source: str, target: str, *, parents: bool = True) -> None:
         self._refuse(source, target)
 
     def rename(
-        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+        self,
+        source: str,
+        target: str,
+        *,
+        only: Token | None = None,
+        durable: bool = True,
+        parents: bool = True,
     ) -> None:
         self._refuse(source, target)
 

@@ -230,7 +230,7 @@ class PosixStorage(Closing):
         ):
             _pending.remove(fd, name, where)
 
-    def rename_dir(self, source: str, target: str) -> None:
+    def rename_dir(self, source: str, target: str, *, parents: bool = True) -> None:
         old, new = split(source), split(target)
         if not old:
             raise StorageError(f"{printable(self._root)}: the root is never moved")
@@ -241,18 +241,26 @@ class PosixStorage(Closing):
             if not new:
                 raise os_error(errno.EEXIST)
             self._require_no_mount(old)
-            self._make(new[:-1], like=None)
+            if parents:
+                self._make(new[:-1], like=None)
             with self._parent(new, DIR_READ) as (new_fd, new_name, there), translated(there):
                 move_directory(old_fd, old_name, new_fd, new_name, there)
 
     def rename(
-        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+        self,
+        source: str,
+        target: str,
+        *,
+        only: Token | None = None,
+        durable: bool = True,
+        parents: bool = True,
     ) -> None:
         old, new = split_file(source), split_file(target)
         with self._parent(old, DIR_READ) as (old_fd, old_name, where):
             found = require_kind(old_fd, old_name, where, EntryKind.FILE, EntryKind.SYMLINK)
             require_token(found, only, where)
-            self._make(new[:-1], like=None)
+            if parents:
+                self._make(new[:-1], like=None)
             with self._parent(new, DIR_READ) as (new_fd, new_name, there), translated(there):
                 move_file(old_fd, old_name, new_fd, new_name, there, durable=durable)
 

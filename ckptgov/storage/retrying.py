@@ -142,13 +142,21 @@ class RetryingStorage(WrappedStorage):
         )
         return delivery if self._is_through else RetryingDelivery(self, delivery)
 
-    def rename_dir(self, source: str, target: str) -> None:
-        self.once(lambda: self.inner.rename_dir(source, target))
+    def rename_dir(self, source: str, target: str, *, parents: bool = True) -> None:
+        self.once(lambda: self.inner.rename_dir(source, target, parents=parents))
 
     def rename(
-        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+        self,
+        source: str,
+        target: str,
+        *,
+        only: Token | None = None,
+        durable: bool = True,
+        parents: bool = True,
     ) -> None:
-        self.once(lambda: self.inner.rename(source, target, only=only, durable=durable))
+        self.once(
+            lambda: self.inner.rename(source, target, only=only, durable=durable, parents=parents)
+        )
 
     def link(self, source: str, target: str) -> None:
         self.once(lambda: self.inner.link(source, target))

@@ -104,16 +104,24 @@ class WatchedStorage(WrappedStorage):
     def forget(self, pending: PendingDelivery) -> None:
         self._watch.run("forget", pending.path, lambda: self.inner.forget(pending))
 
-    def rename_dir(self, source: str, target: str) -> None:
-        self._watch.run("rename_dir", source, lambda: self.inner.rename_dir(source, target))
+    def rename_dir(self, source: str, target: str, *, parents: bool = True) -> None:
+        self._watch.run(
+            "rename_dir", source, lambda: self.inner.rename_dir(source, target, parents=parents)
+        )
 
     def rename(
-        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+        self,
+        source: str,
+        target: str,
+        *,
+        only: Token | None = None,
+        durable: bool = True,
+        parents: bool = True,
     ) -> None:
         self._watch.run(
             "rename",
             source,
-            lambda: self.inner.rename(source, target, only=only, durable=durable),
+            lambda: self.inner.rename(source, target, only=only, durable=durable, parents=parents),
         )
 
     def link(self, source: str, target: str) -> None:

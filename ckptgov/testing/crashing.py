@@ -123,15 +123,21 @@ class CrashingStorage:
         self._mutate("forget", pending.path)
         self._inner.forget(pending)
 
-    def rename_dir(self, source: str, target: str) -> None:
+    def rename_dir(self, source: str, target: str, *, parents: bool = True) -> None:
         self._mutate("rename_dir", source)
-        self._inner.rename_dir(source, target)
+        self._inner.rename_dir(source, target, parents=parents)
 
     def rename(
-        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+        self,
+        source: str,
+        target: str,
+        *,
+        only: Token | None = None,
+        durable: bool = True,
+        parents: bool = True,
     ) -> None:
         self._mutate("rename", source)
-        self._inner.rename(source, target, only=only, durable=durable)
+        self._inner.rename(source, target, only=only, durable=durable, parents=parents)
 
     def link(self, source: str, target: str) -> None:
         self._mutate("link", target)

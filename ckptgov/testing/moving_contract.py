@@ -24,6 +24,20 @@ class MovingContract(ContractBase):
         assert names(storage) == ["new"]
 
     @pytest.mark.usefixtures("of_directories")
+    def test_without_parents_none_is_made(self, storage: Storage) -> None:
+        storage.publish("d/a", [b"x"])
+        storage.publish("b", [b"y"])
+        with pytest.raises(FileNotFoundError):
+            storage.rename_dir("d", "new/d", parents=False)
+        with pytest.raises(FileNotFoundError):
+            storage.rename("b", "new/b", parents=False)
+        assert names(storage) == ["b", "d"]
+        storage.make_dirs("new")
+        storage.rename_dir("d", "new/d", parents=False)
+        storage.rename("b", "new/b", parents=False)
+        assert names(storage, "new") == ["b", "d"]
+
+    @pytest.mark.usefixtures("of_directories")
     @pytest.mark.parametrize("target", ["file", "empty", "full", "d", "", "link"])
     def test_a_directory_is_never_moved_onto_anything(self, storage: Storage, target: str) -> None:
         storage.publish("d/a", [b"moved"])

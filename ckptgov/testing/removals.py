@@ -58,11 +58,17 @@ class Keys(MemoryStorage):
         return Traits(has_directories=False, has_links=False)
 
     def rename(
-        self, source: str, target: str, *, only: Token | None = None, durable: bool = True
+        self,
+        source: str,
+        target: str,
+        *,
+        only: Token | None = None,
+        durable: bool = True,
+        parents: bool = True,
     ) -> None:
         raise StorageError("no names to move")
 
-    def rename_dir(self, source: str, target: str) -> None:
+    def rename_dir(self, source: str, target: str, *, parents: bool = True) -> None:
         raise StorageError("no directories to rename")
 
     def remove(self, path: str, *, only: Token | None = None) -> None:

@@ -55,6 +55,12 @@ class Leaving:
             return f"{begin}{token_mark(receipt.tokens)}" in entries
         return receipt.verified_at_ns <= tombstone.stamp.at_ns
 
+    def is_replaced(self, manifest: Manifest, receipt: Receipt) -> bool:
+        """Whether another thing was saved in the place of what a tombstone has taken away."""
+        store = self._store
+        standing = standing_shards(store.storage, store.run_root, manifest, receipt)
+        return bool(standing.others)
+
     def holds(self, name: str) -> bool:
         """Whether files of a checkpoint of this name still stand as its trash entry knows them, or
         the receipt of a removal that has found no room for an entry yet."""

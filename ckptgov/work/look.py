@@ -88,6 +88,7 @@ class RunLook(Closing):
         self.identity = self.store.identity()
         self._sealed: dict[str, SealedCopy | None] = {}
         self._removed: set[str] = set()
+        self._replaced: set[str] = set()  # of those, whose names another thing has by now
         self._leaving: Leaving | None = None
         self._tombstones: frozenset[str] = frozenset()
         read = self.store.journal()
@@ -191,7 +192,12 @@ class RunLook(Closing):
         """Whether some manifest of this name decodes and still stands for what lies there."""
         encoded = file_name_of(name)
         copies = [self.sealed(one) for one in self.stored if one.encoded_name == encoded]
-        return any(copy is not None and copy.manifest.name == name for copy in copies)
+        return any(
+            copy is not None
+            and copy.manifest.name == name
+            and copy.stored.file not in self._replaced
+            for copy in copies
+        )
 
     def sealed(self, stored: StoredManifest) -> SealedCopy | None:
         """The copy a manifest stands for; None (with a note) when the manifest does not decode."""
@@ -216,8 +222,11 @@ class RunLook(Closing):
         leaving = self._leaving_ones()
         if leaving is not None and leaving.is_removed(manifest, receipt):
             self._removed.add(stored.file)
+            if receipt is not None and leaving.is_replaced(manifest, receipt):
+                self._replaced.add(stored.file)
             return SealedCopy(stored=stored, manifest=manifest, proof=_gone(manifest))
         self._removed.discard(stored.file)
+        self._replaced.discard(stored.file)
         only = [path for path, _ in receipt.tokens] if receipt and self.partial else None
         proof = prove_copy(
             self.place.storage,

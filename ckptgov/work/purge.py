@@ -15,11 +15,11 @@ from ckptgov.storage.contract import Storage
 from ckptgov.work import trash as trashes
 from ckptgov.work.leaving import Leaving
 from ckptgov.work.look import RunLook
-from ckptgov.work.removal_case import require_identity, store_through
+from ckptgov.work.removal_case import is_full, require_identity, store_through
 from ckptgov.work.removal_files import Stop, ask, each, in_words, sizes
 from ckptgov.work.runstore import RunStore
 from ckptgov.work.tier import Place
-from ckptgov.work.trash import FILES, MANIFEST, PROBE, RECEIPT, standing_shards
+from ckptgov.work.trash import FILES, MANIFEST, PROBE, PURGING, RECEIPT, Standing, standing_shards
 
 
 class Purged(Struct, frozen=True, kw_only=True):
@@ -38,7 +38,10 @@ def purge(
     *,
     stop: Stop | None = None,
 ) -> Purged:
-    """Remove an entry of the trash for good; called again, go on with it. Writes nothing.
+    """Remove an entry of the trash for good; called again, go on with it. Needs no room.
+
+    What is to go is put out of the reach of an undelete first, so that a process that was stopped
+    for long and goes on here takes nothing of what another one has brought back meanwhile.
 
     On an object store exactly the objects go that the entry names, in the state it names them.
 
@@ -63,6 +66,7 @@ def purge(
         return purged
     left = [*_resisting(store.storage, f"{trash}/{PROBE}")] if has_directories else []
     left += _resisting(store.storage, f"{trash}/{RECEIPT}")
+    left += [] if has_directories else _resisting(store.storage, f"{trash}/{PURGING}")
     left += _resisting(store.storage, f"{trash}/{MANIFEST}")
     left += drop_entry(store, trash) if not left else []
     return Purged(files=purged.files, bytes=purged.bytes, left=tuple(left))
@@ -70,7 +74,29 @@ def purge(
 
 def _purge_tree(store: RunStore, trash: str, stop: Stop | None) -> Purged:
     ask(stop)
-    removed = store.storage.remove_tree(f"{trash}/{FILES}", gone=lambda _count: ask(stop))
+    earlier = _emptied(store.storage, f"{trash}/{PURGING}", stop)
+    if earlier.left:
+        return earlier
+    now = _emptied(store.storage, _out_of_reach(store.storage, trash), stop)
+    return Purged(files=earlier.files + now.files, bytes=earlier.bytes + now.bytes, left=now.left)
+
+
+def _out_of_reach(storage: Storage, trash: str) -> str:
+    """Rename what lies in an entry to where no undelete looks for it; where it is then."""
+    files, purging = f"{trash}/{FILES}", f"{trash}/{PURGING}"
+    try:
+        storage.rename_dir(files, purging)
+    except FileNotFoundError:
+        pass  # nothing is left, or it was brought back
+    except (CkptgovError, OSError) as error:
+        if not is_full(error):
+            raise
+        return files  # not even a name fits: room goes first
+    return purging
+
+
+def _emptied(storage: Storage, directory: str, stop: Stop | None) -> Purged:
+    removed = storage.remove_tree(directory, gone=lambda _count: ask(stop))
     left = list(removed.left)
     if left and removed.error is not None:
         left[0] = in_words(left[0], removed.error)
@@ -82,22 +108,47 @@ def _purge_keys(place: Place, store: RunStore, trash: str, stop: Stop | None) ->
     if entry.manifest is None or entry.damage:
         is_there = trashes.read_if_there(store.storage, f"{trash}/{MANIFEST}") is not None
         return Purged(files=0, bytes=0, left=(f"{trash}: {entry.damage}",) if is_there else ())
-    if _is_sealed_again(place, store, entry.manifest) or entry.receipt is None:
-        return Purged(files=0, bytes=0)  # not ours any more; or they went before the receipt
-    return _purge_objects(store, entry.manifest, entry.receipt, stop)
+    if entry.receipt is None:
+        return Purged(files=0, bytes=0)  # they went before it
+    standing = standing_shards(store.storage, store.run_root, entry.manifest, entry.receipt)
+    is_new = _announce(store.storage, trash)
+    try:
+        if _is_sealed_again(place, store, entry.manifest):
+            return Purged(files=0, bytes=0)  # not ours any more
+    except StaleState:
+        if is_new:
+            with suppress(CkptgovError, FileNotFoundError):
+                store.storage.remove(f"{trash}/{PURGING}")
+        raise
+    return _purge_objects(store.storage, standing, entry.receipt, stop)
+
+
+def _announce(storage: Storage, trash: str) -> bool:
+    """Say in the entry that its objects go, before the last look at whether they may.
+
+    An undelete publishes the manifest and then looks for this: of the two, one sees the other.
+    """
+    try:
+        storage.publish(f"{trash}/{PURGING}", [])
+    except FileExistsError:
+        return False
+    except (CkptgovError, OSError) as error:
+        if not is_full(error):
+            raise
+        return False  # room goes first
+    return True
 
 
 def _purge_objects(
-    store: RunStore, manifest: Manifest, receipt: Receipt, stop: Stop | None
+    storage: Storage, standing: Standing, receipt: Receipt, stop: Stop | None
 ) -> Purged:
     """Exactly the objects that the entry names."""
-    standing = standing_shards(store.storage, store.run_root, manifest, receipt)
     tokens = dict(receipt.tokens)
 
     def remove(path: str) -> str:
         full = join(standing.base, path)
         try:
-            store.storage.remove(full, only=tokens[path])
+            storage.remove(full, only=tokens[path])
         except (FileNotFoundError, StaleState):
             return ""  # gone; or another one has the key, and that is not ours
         except (CkptgovError, OSError) as error:
@@ -105,7 +156,7 @@ def _purge_objects(
         return ""
 
     ordered = sorted(standing.ours, key=lambda path: not is_marker(path))
-    left = tuple(text for text in each(store.storage, ordered, remove, stop) if text)
+    left = tuple(text for text in each(storage, ordered, remove, stop) if text)
     return Purged(
         files=len(standing.ours) - len(left),
         bytes=0 if left else sizes(standing.ours.values()),

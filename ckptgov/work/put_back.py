@@ -18,7 +18,7 @@ from ckptgov.work.removal_case import Case, require_identity, store_through
 from ckptgov.work.removal_files import files_below, is_directory, lies_as_directory, own_directory
 from ckptgov.work.runstore import RunStore
 from ckptgov.work.tier import Place
-from ckptgov.work.trash import FILES, MANIFEST, PROBE, RECEIPT, Standing, TrashEntry
+from ckptgov.work.trash import FILES, MANIFEST, PROBE, PURGING, RECEIPT, Standing, TrashEntry
 
 
 def put_back(place: Place, look_or_store: RunLook | RunStore, trash: str) -> str:
@@ -139,6 +139,25 @@ def _publish_again(store: RunStore, trash: str, manifest: Manifest) -> None:
         with suppress(FileExistsError):
             store.storage.rename(f"{trash}/{MANIFEST}", path)
             return
+    _require_no_purge(store, trash)
     store.publish_manifest(manifest)  # or the same stands; Malformed where another does
+    try:
+        _require_no_purge(store, trash)  # one began before it could see the manifest
+    except StorageError:
+        with suppress(FileNotFoundError):
+            store.storage.remove(path)
+        raise
     with suppress(FileNotFoundError):
         store.storage.remove(f"{trash}/{MANIFEST}")
+
+
+def _require_no_purge(store: RunStore, trash: str) -> None:
+    """On object stores, what a purge has begun to remove stands where it stood."""
+    if store.storage.traits.has_directories:
+        return
+    with suppress(FileNotFoundError):
+        store.storage.stat(f"{trash}/{PURGING}")
+        raise StorageError(
+            f"{trash}: its purge has begun; it cannot be put back",
+            hint="restore another copy of the checkpoint",
+        )

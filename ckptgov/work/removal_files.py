@@ -46,6 +46,7 @@ def move_files(case: Case, standing: Standing, entry: str, stop: Stop | None) ->
 
     Raises:
         StaleState: something else was moved, for it took the place just then; it was put back.
+        FileNotFoundError: the entry is gone: another process came to the end of this.
     """
     own = own_directory(entry, case.manifest)
     if lies_as_directory(case, entry) and not standing.ours:  # moved by an earlier call
@@ -57,10 +58,19 @@ def move_files(case: Case, standing: Standing, entry: str, stop: Stop | None) ->
     is_whole = standing.is_directory and not shared and not lies_as_directory(case, entry)
     if not is_whole:
         return _move_each(case, standing, entry, shared, stop)
-    with suppress(FileNotFoundError):
-        case.storage.rename_dir(standing.base, own)
-        _require_moved_right(case, standing, own)
+    try:
+        case.storage.rename_dir(standing.base, own, parents=False)
+    except FileNotFoundError:
+        _require_entry(case.storage, entry)
+        return []  # somebody has just removed it
+    _require_moved_right(case, standing, own)
     return []
+
+
+def _require_entry(storage: Storage, entry: str) -> None:
+    """Raise FileNotFoundError where another process has come to the end of this removal, and
+    perhaps undone it: nothing is taken for it any more."""
+    storage.stat(f"{entry}/{FILES}")
 
 
 def _require_moved_right(case: Case, standing: Standing, own: str) -> None:
@@ -104,7 +114,7 @@ def _move_each(
     def move(path: str) -> str:
         source, target = join(standing.base, path), join(aside, path)
         try:
-            storage.rename(source, target, only=tokens[path], durable=False)
+            storage.rename(source, target, only=tokens[path], durable=False, parents=False)
             if not storage.stat(target).token.same_content(tokens[path]):
                 storage.rename(target, source)
         except (FileNotFoundError, StaleState):
@@ -115,6 +125,7 @@ def _move_each(
             return _unlinked(storage, source, tokens[path])
         return ""
 
+    _require_entry(storage, entry)
     for directory in _directories(aside, going):
         storage.make_dirs(directory, like=case.store.run_root)
     left: list[str] = []

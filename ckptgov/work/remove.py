@@ -165,6 +165,8 @@ def move_aside(
             nothing but the manifest may be gone, and a scan seals it again.
         ForeignPlace: the root is another place's, or nobody's: nothing was touched.
         PathEscapes: a symlink stands in its place: nothing of it was touched.
+        FileNotFoundError: the entry is gone: another process came to the end of this, and perhaps
+            brought it back; nothing more was taken.
         StorageError: storage failed; some of it may be moved. Call again.
         Interrupted: ``stop`` said so. Call again.
     """

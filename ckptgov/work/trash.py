@@ -7,6 +7,7 @@
         manifest.json   the manifest, as it stood; while it is here nothing is sealed from it
         files/          what was moved: the directory itself under its own last name, or files
                         under their shard's path (a single file under its own last name)
+        purging/        the same, once a purge has begun: nobody brings it back from here
 
 An entry's name tells of which checkpoint's which incarnation it is without a file being opened:
 the last two parts are the beginnings of SHA-256 over the checkpoint's name, and over what the
@@ -14,7 +15,7 @@ receipt's tokens say of bytes. A checkpoint that was made again has other tokens
 gets another entry, and what lies in an older one says nothing about it.
 
 On object stores nothing is moved: an entry has the two files, and the objects stay where they are
-until they are purged by the exact names in them.
+until they are purged by the exact names in them. There ``purging`` is an empty object.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, date, datetime
 
 from msgspec import Struct
@@ -40,7 +42,7 @@ from ckptgov.work.runstore import MAX_FILE_BYTES, RunStore
 CLOCKS_APART_NS = 300 * 10**9
 """How far a store's clock may lie from that of whoever verified an object."""
 
-MANIFEST, RECEIPT, FILES = "manifest.json", "receipt.json", "files"
+MANIFEST, RECEIPT, FILES, PURGING = "manifest.json", "receipt.json", "files", "purging"
 PROBE = "room"
 """A file that tries out whether anything has room; it stays only where that was killed."""
 
@@ -157,7 +159,7 @@ def read_entry(store: RunStore, path: str) -> TrashEntry:
             name="",
             manifest=manifest,
             receipt=receipt,
-            moved=_has_files(store, path),
+            moved=has_files(store, path),
             damage=damage,
         )
     return TrashEntry(
@@ -207,11 +209,13 @@ def marks_of(path: str) -> tuple[str, str]:
     return (found[1], found[2]) if found else ("", "")
 
 
-def _has_files(store: RunStore, path: str) -> bool:
-    try:
-        return bool(store.storage.list(f"{path}/{FILES}"))
-    except (FileNotFoundError, NotADirectoryError):
-        return False
+def has_files(store: RunStore, path: str) -> bool:
+    """Whether anything of a checkpoint lies in an entry."""
+    for directory in (FILES, PURGING):
+        with suppress(FileNotFoundError, NotADirectoryError):
+            if store.storage.list(f"{path}/{directory}"):
+                return True
+    return False
 
 
 def _is_moved(store: RunStore, manifest: Manifest, receipt: Receipt | None) -> bool:

@@ -294,7 +294,7 @@ class Breaking(MemoryStorage):
         super().__init__()
         self._error = error
 
-    def rename_dir(self, source: str, target: str) -> None:
+    def rename_dir(self, source: str, target: str, *, parents: bool = True) -> None:
         raise self._error
 
 

@@ -1,0 +1,49 @@
+"""What stays in the place of a removed one must still be what the catalog takes it for."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fault_keeping_world import RUN, SHARED, World, write_shards
+
+from ckptgov.model.facts import Query
+from ckptgov.testing.builders import WRITTEN_AT_NS
+
+POLICY = """\
+policy: drawn
+runs: ["*"]
+keep: {lustre: {last: 1}}
+floors: {min_restorable: 1, min_age: 0s}
+safety: {max_fraction: 99%, grace: 0s, trash: 7d, adoption_grace: 0s}
+"""
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    made = World(Path(tempfile.mkdtemp(prefix="keeping-", dir="/dev/shm")), None)
+    made.govern(POLICY)
+    for step in (1, 2):
+        directory = made.run_root(SHARED) / f"step_{step}"
+        write_shards(directory, str(step), at_ns=WRITTEN_AT_NS + step * 10**10)
+        with made.process() as governor:
+            governor.commit(str(directory), run=RUN)
+    yield made
+    made.close()
+
+
+def test_the_newest_written_over_since_the_last_scan_does_not_let_the_next_go(
+    world: World,
+) -> None:
+    write_shards(world.run_root(SHARED) / "step_2", "torn", at_ns=WRITTEN_AT_NS + 10**12)
+    with world.process() as governor:
+        latest = governor.latest(RUN, Query()).chosen
+        assert latest is not None
+        assert latest.step == 1
+        governor.apply(governor.plan().plan.plan_id)
+    with world.process() as governor:
+        after = governor.latest(RUN, Query()).chosen
+    assert after is not None, "the only restorable checkpoint is in the trash"
+    assert after.step == 1
