@@ -18,6 +18,7 @@ import digesting
 import moving
 import object_store
 import planning
+import removing
 import sealing
 import serving
 import starting
@@ -33,6 +34,7 @@ ROWS: dict[str, Callable[[Plan], Iterator[Line]]] = {
     "flush": moving.lines,
     "s3": object_store.lines,
     "plan": planning.lines,
+    "remove": removing.lines,
     "serve": serving.lines,
 }
 
