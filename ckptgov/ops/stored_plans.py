@@ -29,10 +29,11 @@ def keep(context: Context, made: Plan, *, state: PlanState, scope: str) -> Store
             continue
         if known.note == scope or known.state is PlanState.APPROVED:
             return known
+    has_seen_nothing = made.failures and not made.runs
     replaced = [
         one.plan.plan_id
         for one in standing
-        if one.note == scope and one.state is not PlanState.APPROVED
+        if one.note == scope and one.state is not PlanState.APPROVED and not has_seen_nothing
     ]
     return book.put(made, state=state, by=context.author.by, note=scope, replaces=replaced)
 

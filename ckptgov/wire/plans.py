@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import structs
 
-from ckptgov.errors import CkptgovError, PartlyDone, RefusedBySafety
+from ckptgov.errors import CkptgovError, CouldNotLook, PartlyDone, RefusedBySafety
 from ckptgov.model.planned import PlanAnswer
 from ckptgov.model.retention import (
     CheckpointVerdict,
@@ -39,10 +39,11 @@ def error_of_plan(stored: StoredPlan) -> CkptgovError | None:
         return refusal
     if plan.failures:
         name, why = plan.failures[0]
-        return PartlyDone(
+        words = (
             f"{len(plan.failures)} runs could not be looked at, and nothing of them goes; "
             f"first {text(name)}: {text(why)}"
         )
+        return PartlyDone(words) if plan.runs else CouldNotLook(words)
     return None
 
 

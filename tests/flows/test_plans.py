@@ -303,14 +303,17 @@ def test_something_to_go_is_exit_20_only_when_asked_for(cli, run, policy) -> Non
 
 def test_a_tier_that_cannot_be_looked_at_loses_nothing(cli, run, tier, policy) -> None:
     policy()
+    before = cli.json("plan").json["plan_id"]
     shutil.move(tier, tier.with_name("away"))
     tier.mkdir()
     answer = cli.json("plan")
-    assert answer.code == 3
+    assert answer.code == 9
     assert answer.json["entries"] == []
     assert [one["run"] for one in answer.json["failures"]] == ["team"]
     assert "nothing of it goes" in cli("plan").out
     assert cli("plan", "--run", "team").code == 9
+    stored = {one["plan_id"]: one["state"] for one in cli.json("plans").json["plans"]}
+    assert stored[before] == "proposed", "what saw nothing takes no plan's place"
 
 
 def test_a_shared_tier_out_of_reach_holds_back_what_would_rest_on_it(
