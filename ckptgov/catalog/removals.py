@@ -214,6 +214,11 @@ class RemovalBook:
             copies.refill(connection, _trashed(removal, held), at_ns=now_ns)
             removal_rows.add(connection, removal)
 
+    def removal(self, run_id: str, content_id: str, place: str) -> Removal | None:
+        """The removal of one copy, if it is on its way out."""
+        with self._database.read() as connection:
+            return removal_rows.removal(connection, (run_id, content_id, place))
+
     def removals(
         self,
         *,

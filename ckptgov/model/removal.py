@@ -23,6 +23,10 @@ class Went(StrEnum):
     WAITING = "waiting"  # its grace, or its time in the trash, is not over
 
 
+WENT_WRONG = frozenset({Went.RESISTED, Went.CHANGED, Went.PROTECTED})
+"""It did not go, and its time was not the reason."""
+
+
 class RemovalStep(Struct, frozen=True, kw_only=True):
     """What became of one copy. ``bytes`` and ``files`` are those freed by this call (or that
     would be); ``text`` says why, or what resisted."""

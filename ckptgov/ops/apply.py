@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from ckptgov.catalog.guards import Doomed
 from ckptgov.errors import CkptgovError, RefusedBySafety, StaleState
 from ckptgov.model.policy import Safety
-from ckptgov.model.removal import ApplyAnswer, RemovalStep, Went
+from ckptgov.model.removal import WENT_WRONG, ApplyAnswer, RemovalStep, Went
 from ckptgov.model.retention import PlanEntry, PlanState, Removal, StoredPlan
 from ckptgov.model.verbs import never
 from ckptgov.ops.comeback import bring_back
@@ -29,7 +29,6 @@ from ckptgov.ops.stored_plans import stored_plan
 from ckptgov.wire.plans import refusal_of, short_id
 
 _APPLICABLE = frozenset({PlanState.PROPOSED, PlanState.APPROVED})
-_DIFFERENT = frozenset({Went.CHANGED, Went.PROTECTED, Went.RESISTED})
 
 
 class Changed(RefusedBySafety):
@@ -212,7 +211,7 @@ def _all_or_nothing(removing: Removing, *, strict: bool) -> Iterator[None]:
 
 
 def _refuse_changed(steps: Sequence[RemovalStep]) -> None:
-    wrong = tuple(one for one in steps if one.went in _DIFFERENT)
+    wrong = tuple(one for one in steps if one.went in WENT_WRONG)
     if wrong:
         raise Changed(
             f"{len(wrong)} entries of the plan have changed, and --strict was given; first: "
@@ -240,8 +239,8 @@ def _stays(
 
 def _already(removing: Removing, entry: PlanEntry, plan_id: str) -> RemovalStep | None:
     """Condemned before: by this plan, now or in an earlier call, or by another one."""
-    found = removing.context.catalog.removals.removals(run_id=entry.run_id, place=entry.place)
-    held = next((one for one in found if one.content_id == entry.content_id), None)
+    book = removing.context.catalog.removals
+    held = book.removal(entry.run_id, entry.content_id, entry.place)
     if held is None:
         return None
     by = "this plan" if held.plan_id == plan_id else f"plan {short_id(held.plan_id)}"

@@ -32,8 +32,7 @@ class Did(Struct, frozen=True, kw_only=True):
 
 def known_removal(context: Context, order: Order) -> Removal | None:
     """The removal of this copy that is under way here; None: none is."""
-    found = context.catalog.removals.removals(run_id=order.run_id, place=order.place)
-    return next((one for one in found if one.content_id == order.content_id), None)
+    return context.catalog.removals.removal(order.run_id, order.content_id, order.place)
 
 
 def held_copy(context: Context, order: Order) -> PlacedCopy | None:

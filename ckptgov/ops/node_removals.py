@@ -16,7 +16,7 @@ from ckptgov.model.removal import RemovalStep, Went
 from ckptgov.model.retention import Removal
 from ckptgov.ops.context import Context
 from ckptgov.ops.node_answers import Did, answer_of, held_copy, known_removal, said_of
-from ckptgov.ops.prune import carry_on, root_of
+from ckptgov.ops.prune import carry_on, root_of, words_of
 from ckptgov.ops.record import record_look
 from ckptgov.ops.removing import Removing, Stop
 from ckptgov.ops.trashed import adopt_trash
@@ -92,8 +92,7 @@ def _did(removing: Removing, order: Order, node: str) -> Did:
     except CkptgovError as error:
         return Did(came=Came.RESISTED, text=error.message)
     except OSError as error:  # a name came or went under our hands
-        words = f"{error.filename or order.name}: {error.strerror or 'changed meanwhile'}"
-        return Did(came=Came.RESISTED, text=words)
+        return Did(came=Came.RESISTED, text=words_of(error, order.name))
 
 
 def _is_current(removing: Removing, order: Order, node: str) -> bool:

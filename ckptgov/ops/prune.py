@@ -134,8 +134,12 @@ def met_another(removing: Removing, removal: Removal, error: OSError) -> Removal
         require_same(removing.context, removal)
     except CkptgovError:
         return removing.step_of(removal, Went.WAITING, _ANOTHER)
-    words = f"{error.filename or removal.name}: {error.strerror or 'changed meanwhile'}"
-    return resisted(removing, removal, StorageError(words))
+    return resisted(removing, removal, StorageError(words_of(error, removal.name)))
+
+
+def words_of(error: OSError, name: str) -> str:
+    """What came or went under our hands."""
+    return f"{error.filename or name}: {error.strerror or 'changed meanwhile'}"
 
 
 def resisted(removing: Removing, removal: Removal, error: CkptgovError) -> RemovalStep:
@@ -180,6 +184,16 @@ def _begin(
         measure(look.place, look, removal.content_id)
     except StaleState as error:
         return came_back_changed(removing, removal, look, error)
+    return begin(removing, removal, caught_up)
+
+
+def begin(removing: Removing, removal: Removal, caught_up: set[str]) -> Removal:
+    """Go on from deciding to doing in the catalog, from the facts of now, wherever the copy lies.
+
+    Raises:
+        RefusedBySafety: P2 forbids it by now. StaleState: another process went on with it.
+        CouldNotLook: what must stay is not known.
+    """
     context, name = removing.context, removing.run(removal.run_id).identity.name
     if name not in caught_up:
         catch_up(context, name)

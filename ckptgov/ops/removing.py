@@ -20,10 +20,11 @@ from ckptgov.errors import (
 )
 from ckptgov.model.checkpoint import RunIdentity, digits_of
 from ckptgov.model.closing import Closing
+from ckptgov.model.copies import CopyState
 from ckptgov.model.journal import NumberedRecord, Tombstone, Undelete
 from ckptgov.model.pacing import Budget, FlowClass
 from ckptgov.model.policy import Policy
-from ckptgov.model.removal import RemovalStep, Went
+from ckptgov.model.removal import WENT_WRONG, RemovalStep, Went
 from ckptgov.model.retention import Action, DropReason, Removal
 from ckptgov.ops import restart_journal
 from ckptgov.ops.context import Context
@@ -40,7 +41,6 @@ from ckptgov.work.tier import Place, check_identity
 
 Stop = Callable[[], bool]
 LOOK_S = 30.0
-_WENT_WRONG = frozenset({Went.RESISTED, Went.CHANGED, Went.PROTECTED})
 
 
 class Relied(Struct, frozen=True, kw_only=True):
@@ -268,7 +268,7 @@ class Removing(Closing):
     def error_of(self, steps: Iterable[RemovalStep]) -> CkptgovError | None:
         """What a call ends with: nothing, what could not be looked at, or how much did not go."""
         told = list(steps)
-        wrong = [one for one in told if one.went in _WENT_WRONG]
+        wrong = [one for one in told if one.went in WENT_WRONG]
         if not wrong:
             is_cut = self.stop() and any(one.went is Went.WAITING for one in told)
             return (
@@ -290,14 +290,21 @@ def require_same(context: Context, removal: Removal) -> None:
     Raises:
         StaleState: somebody did, or it is another removal of the same copy by now.
     """
-    found = context.catalog.removals.removals(
-        run_id=removal.run_id, place=removal.place, states=(removal.state,)
-    )
-    for one in found:
-        is_it = one.content_id == removal.content_id
-        if is_it and one.condemned_at_ns == removal.condemned_at_ns:
-            return
-    raise StaleState(f"{removal.name}: another process went on with its removal")
+    now = context.catalog.removals.removal(removal.run_id, removal.content_id, removal.place)
+    if now is None or (now.state, now.condemned_at_ns) != (removal.state, removal.condemned_at_ns):
+        raise StaleState(f"{removal.name}: another process went on with its removal")
+
+
+def moved_by_now(context: Context, removal: Removal) -> Removal:
+    """A removal as it is once its copy was moved aside.
+
+    Raises:
+        StaleState: it is no longer in the trash: somebody else went on.
+    """
+    now = context.catalog.removals.removal(removal.run_id, removal.content_id, removal.place)
+    if now is None or now.state is not CopyState.TRASHED:
+        raise StaleState(f"{removal.name}: another process went on with its removal")
+    return now
 
 
 def bury(removing: Removing, removal: Removal, look: RunLook) -> None:

@@ -32,7 +32,7 @@ from ckptgov.ops.flush import run_named
 from ckptgov.ops.moving import paced_reading
 from ckptgov.ops.prune import carry_on, met_another, root_of
 from ckptgov.ops.record import record_look
-from ckptgov.ops.removing import Removing, Stop, write_record
+from ckptgov.ops.removing import Removing, Stop, moved_by_now, write_record
 from ckptgov.ops.retention_facts import run_named as run_facts
 from ckptgov.ops.standing_run import standing_run
 from ckptgov.ops.trashed import trashed
@@ -182,7 +182,7 @@ def _brought_back(removing: Removing, one: _Gone) -> tuple[RemovalStep, bool]:
             step = carry_on(removing, removal, set())
             if step.went is not Went.TRASHED:
                 return step, False
-            removal = _as_known(removing, removal)
+            removal = moved_by_now(removing.context, removal)
         text = from_trash(removing, one.is_known, removal)
         return removing.step_of(removal, was, text), True
     except LeaseLost as error:  # or a state that another process changed
@@ -204,13 +204,6 @@ def _would(removal: Removal) -> str:
 def _undone(removing: Removing, removal: Removal) -> RemovalStep:
     removing.context.catalog.removals.undo(removal.run_id, removal.content_id, removal.place)
     return removing.step_of(removal, Went.CONDEMNED, "offered again; nothing of it was touched")
-
-
-def _as_known(removing: Removing, removal: Removal) -> Removal:
-    found = removing.context.catalog.removals.removals(
-        run_id=removal.run_id, place=removal.place, states=(CopyState.TRASHED,)
-    )
-    return next(one for one in found if one.content_id == removal.content_id)
 
 
 def from_trash(removing: Removing, is_known: bool, removal: Removal) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from enum import StrEnum
@@ -13,8 +14,10 @@ from msgspec import Struct
 
 from ckptgov.catalog.facts import RunFacts
 from ckptgov.errors import UnknownRun, UsageError
+from ckptgov.manifest.forms.records import encode_record
 from ckptgov.model.access import Caller, Right
 from ckptgov.model.cluster import TaskFacts
+from ckptgov.model.journal import Record
 from ckptgov.ops.context import Context
 from ckptgov.ops.restarts import Restarts
 from ckptgov.service.serving import Serving
@@ -232,6 +235,11 @@ def unknown(name: str) -> UnknownRun:
 def document(told: Document, status: int = 200, *, is_pending: bool = False) -> Reply:
     """A document as a reply."""
     return Reply(status=status, body=msgspec.json.encode(told), is_pending=is_pending)
+
+
+def recorded(record: Record, *, dry_run: bool) -> Reply:
+    """A record that was written, or that would be."""
+    return document({"dry_run": dry_run, "record": json.loads(encode_record(record))})
 
 
 def accepted(tasks: Sequence[TaskFacts]) -> Reply:

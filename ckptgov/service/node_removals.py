@@ -20,10 +20,9 @@ from ckptgov.model.copies import BEGUN, CopyState
 from ckptgov.model.retention import Removal
 from ckptgov.model.verbs import never
 from ckptgov.ops.context import Context
-from ckptgov.ops.prune import in_order
-from ckptgov.ops.relied_on import going, see_what_stays
-from ckptgov.ops.removal_guard import catch_up, guard_of, looked_around
+from ckptgov.ops.prune import begin, in_order
 from ckptgov.ops.removing import Removing
+from ckptgov.ops.standing_run import is_here
 from ckptgov.wire.node_removals import (
     NodeAnswer,
     Order,
@@ -85,8 +84,7 @@ def ask_back(context: Context, run: str, step: int | None = None) -> tuple[TaskF
     asked: dict[str, list[Order]] = {}
     for one in removals:
         node = nodes.get(one.place)
-        is_away = node is not None and context.here is not None and node not in context.here
-        if node is None or not is_away:
+        if node is None or is_here(context, node):
             continue
         if step is None or (one.content_id in sealed and sealed[one.content_id].step == step):
             asked.setdefault(node, []).append(order_of(one, What.BACK))
@@ -169,23 +167,10 @@ def _begun(removing: Removing, removal: Removal, caught_up: set[str]) -> Removal
 
     What lies there now, its agent compares.
     """
-    context = removing.context
     try:
-        name = removing.run(removal.run_id).identity.name
-        if name not in caught_up:
-            catch_up(context, name)
-            caught_up.add(name)
-        seen = looked_around(context, name)
-        is_deletion = removing.is_deletion(removal.plan_id)
-        guarded = removing.guarded(removal.run_id, is_deletion=is_deletion)
-        see_what_stays(removing, guarded, seen, [going(removal)])
-        with context.catalog.transaction():
-            guard = guard_of(context, guarded, seen)
-            return context.catalog.removals.begin(
-                removal.run_id, removal.content_id, removal.place, guard
-            )
+        return begin(removing, removal, caught_up)
     except CkptgovError as error:
-        context.talk(f"{removal.name}: stays condemned: {error.message}")
+        removing.context.talk(f"{removal.name}: stays condemned: {error.message}")
         return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ckptgov.catalog.facts import RunFacts
 from ckptgov.ops.context import Context
+from ckptgov.ops.standing_run import is_here
 
 
 def nodes_of(context: Context, run: RunFacts) -> list[str | None]:
@@ -12,6 +13,5 @@ def nodes_of(context: Context, run: RunFacts) -> list[str | None]:
     found: set[str | None] = set()
     for root in context.catalog.roots_of(run.identity.run_id):
         node = places[root.place].node
-        is_here = node is None or context.here is None or node in context.here
-        found.add(None if is_here else node)
+        found.add(None if is_here(context, node) else node)
     return sorted(found or {None}, key=lambda node: node or "")

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 from ckptgov.catalog.facts import RunFacts
 from ckptgov.errors import Malformed, NotAllowed, UsageError
-from ckptgov.manifest.forms.records import encode_record
 from ckptgov.model.access import Right
 from ckptgov.model.facts import Query
-from ckptgov.model.journal import Record
 from ckptgov.model.settings import Scope
 from ckptgov.ops import restarts, standing_history
 from ckptgov.ops.commit import commit as seal_one
@@ -17,7 +13,7 @@ from ckptgov.ops.context import Context
 from ckptgov.ops.parts import put_part
 from ckptgov.service import schemas
 from ckptgov.service.below import address_of, tier_named
-from ckptgov.service.calls import AnyEndpoint, Call, Cost, Reply, document, tell
+from ckptgov.service.calls import AnyEndpoint, Call, Cost, Reply, document, recorded, tell
 from ckptgov.service.refusals import status_of
 from ckptgov.wire import documents, requests
 from ckptgov.wire.parts import decode_part, encode_part_answer
@@ -61,7 +57,7 @@ def outcome(call: Call[requests.Query, requests.TellOutcome]) -> Reply:
             reason=told.reason,
             dry_run=told.dry_run,
         )
-    return _record(record, dry_run=told.dry_run)
+    return recorded(record, dry_run=told.dry_run)
 
 
 def mark_bad(call: Call[requests.Query, requests.MarkBad]) -> Reply:
@@ -79,7 +75,7 @@ def mark_bad(call: Call[requests.Query, requests.MarkBad]) -> Reply:
             undo=told.undo,
             dry_run=told.dry_run,
         )
-    return _record(record, dry_run=told.dry_run)
+    return recorded(record, dry_run=told.dry_run)
 
 
 def rollback(call: Call[requests.Query, requests.RollBack]) -> Reply:
@@ -93,7 +89,7 @@ def rollback(call: Call[requests.Query, requests.RollBack]) -> Reply:
             reason=told.reason,
             dry_run=told.dry_run,
         )
-    return _record(record, dry_run=told.dry_run)
+    return recorded(record, dry_run=told.dry_run)
 
 
 def claim(call: Call[requests.Query, requests.Hold]) -> Reply:
@@ -108,11 +104,7 @@ def claim(call: Call[requests.Query, requests.Hold]) -> Reply:
         record = standing_history.claim(
             context, run.identity.name, wanted, reason=told.reason, dry_run=told.dry_run
         )
-    return _record(record, dry_run=told.dry_run)
-
-
-def _record(record: Record, *, dry_run: bool) -> Reply:
-    return document({"dry_run": dry_run, "record": json.loads(encode_record(record))})
+    return recorded(record, dry_run=told.dry_run)
 
 
 def part(call: Call[requests.Query, requests.Body]) -> Reply:

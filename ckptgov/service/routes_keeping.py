@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 from ckptgov.errors import LeaseLost, UsageError
-from ckptgov.manifest.forms.records import encode_record
 from ckptgov.model.access import Right
-from ckptgov.model.journal import Record
 from ckptgov.model.retention import CheckpointLease
 from ckptgov.ops import standing_history
 from ckptgov.ops.claims import LEASE
 from ckptgov.ops.plan import plan_of_deletion
 from ckptgov.service import schemas
-from ckptgov.service.calls import AnyEndpoint, B, Call, Cost, Reply, document, tell
+from ckptgov.service.calls import AnyEndpoint, B, Call, Cost, Reply, document, recorded, tell
 from ckptgov.service.routes_plans import planned
 from ckptgov.wire import requests
 from ckptgov.wire import requests_keeping as keeping
@@ -39,7 +35,7 @@ def pin(call: Call[requests.Query, keeping.PinCheckpoint]) -> Reply:
         record = standing_history.claim(
             context, run.identity.name, wanted, reason=told.reason, dry_run=told.dry_run
         )
-    return _record(record, dry_run=told.dry_run)
+    return recorded(record, dry_run=told.dry_run)
 
 
 def metric(call: Call[requests.Query, keeping.TellMetric]) -> Reply:
@@ -54,7 +50,7 @@ def metric(call: Call[requests.Query, keeping.TellMetric]) -> Reply:
             value=told.value,
             dry_run=told.dry_run,
         )
-    return _record(record, dry_run=told.dry_run)
+    return recorded(record, dry_run=told.dry_run)
 
 
 def finish(call: Call[requests.Query, keeping.EndRun]) -> Reply:
@@ -77,11 +73,7 @@ def _ended(call: Call[requests.Query, keeping.EndRun], *, retire: bool) -> Reply
             reason=told.reason,
             dry_run=told.dry_run,
         )
-    return _record(record, dry_run=told.dry_run)
-
-
-def _record(record: Record, *, dry_run: bool) -> Reply:
-    return document({"dry_run": dry_run, "record": json.loads(encode_record(record))})
+    return recorded(record, dry_run=told.dry_run)
 
 
 def delete(call: Call[requests.Query, keeping.DeleteRun]) -> Reply:

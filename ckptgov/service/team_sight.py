@@ -11,12 +11,11 @@ from typing import Any
 
 from ckptgov.errors import Interrupted, PartlyDone, RefusedBySafety
 from ckptgov.model.access import Caller
-from ckptgov.model.removal import Went
+from ckptgov.model.removal import WENT_WRONG, Went
 from ckptgov.model.retention import StoredPlan
 from ckptgov.ops.stored_plans import run_of_scope
 from ckptgov.wire.documents import Document, error_document
 
-_WENT_WRONG = frozenset({Went.RESISTED.value, Went.CHANGED.value, Went.PROTECTED.value})
 _OF_ALL_OF_IT = frozenset({RefusedBySafety.kind, Interrupted.kind})
 _OF_AN_ERROR = frozenset({"error", "passed_over", "notes"})
 
@@ -62,7 +61,7 @@ def _error_of(document: Document, mine: Sequence[Mapping[str, Any]]) -> Document
     kept = {name: document[name] for name in _OF_AN_ERROR if name in document}
     if "error" not in kept or kept["error"]["kind"] in _OF_ALL_OF_IT:
         return kept
-    wrong = [one for one in mine if one["went"] in _WENT_WRONG]
+    wrong = [one for one in mine if one["went"] in WENT_WRONG]
     if not wrong:
         return {}
     first = wrong[0]
