@@ -92,6 +92,12 @@ class Guard(Struct, frozen=True, kw_only=True):
     compared_since_ns: int
     may_be_emptied: bool = False
 
+    def counts(self, content_id: str, step: int | None, line: int) -> bool:
+        """Whether ``latest`` may ever offer a checkpoint."""
+        if step is None or content_id in self.without:
+            return False
+        return any(line == one and (end is None or step <= end) for one, end in self.path)
+
 
 class Going(NamedTuple):
     """Copies (content id, place) that go together, and how each content id is meant to."""
@@ -188,7 +194,10 @@ def _read(
     """The run's checkpoints by content id, each with its verified copies."""
     wanted = {"run_id": run_id}
     rows = (_Row(*row) for row in connection.execute(_CHECKPOINTS, wanted).all())
-    run = {row.content_id: _Checkpoint(row, _counts(row, guard)) for row in rows}
+    run = {
+        row.content_id: _Checkpoint(row, guard.counts(row.content_id, row.step, row.line))
+        for row in rows
+    }
     for content_id, place, state, coverage, at_ns in connection.execute(_COPIES, wanted).all():
         goes = (content_id, place) in going.copies
         if state != _VERIFIED and not goes:
@@ -199,13 +208,6 @@ def _read(
         if not goes:
             run[content_id].after.append(copy)
     return run
-
-
-def _counts(row: _Row, guard: Guard) -> bool:
-    """Whether ``latest`` may ever offer it."""
-    if row.step is None or row.content_id in guard.without:
-        return False
-    return any(row.line == line and (end is None or row.step <= end) for line, end in guard.path)
 
 
 def _not_spared(run: dict[str, _Checkpoint], going: Going, guard: Guard) -> Iterator[str]:

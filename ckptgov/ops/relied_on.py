@@ -77,7 +77,7 @@ class _Stays(Closing):
         self._gone = {(one.content_id, one.place) for one in goes}
         self._looks: dict[str, list[RunLook]] = {}
         self._nodes = {one.place: one.node for one in removing.context.catalog.places()}
-        self._compared: dict[tuple[str, str], bool] = {}
+        self._recorded: set[str] = set()
 
     def close(self) -> None:
         """End the looks."""
@@ -87,9 +87,9 @@ class _Stays(Closing):
 
     def durably(self, content_id: str) -> None:
         """Look at the shared copies of a checkpoint of which another one goes."""
-        shared = [one for one in self._left([content_id]) if self._nodes.get(one.place) is None]
-        for one in shared:
-            self._stands(one)
+        for one in self._left(content_id):
+            if self._nodes[one.place] is None:
+                self._stands(one)
 
     def newest(self) -> frozenset[str]:
         """Look from the newest on until the run has all that it must keep; what was relied on."""
@@ -99,8 +99,8 @@ class _Stays(Closing):
         for one in self._newest_first():
             if not wanted and len(steps) >= self._guard.min_restorable:
                 break
-            standing = [copy for copy in self._left([one.content_id]) if self._stands(copy)]
-            durable = [copy for copy in standing if self._nodes.get(copy.place) is None]
+            standing = [copy for copy in self._left(one.content_id) if self._stands(copy)]
+            durable = [copy for copy in standing if self._nodes[copy.place] is None]
             for durably, copies in ((False, standing), (True, durable)):
                 if cover((copy.coverage for copy in copies), one.shard_count):
                     relied.add(one.content_id)
@@ -109,40 +109,33 @@ class _Stays(Closing):
                         steps.add(one.step)
         return frozenset(relied)
 
-    def _newest_first(self) -> Iterator[SealedFacts]:
-        ends = dict(self._guard.path)
+    def _newest_first(self) -> list[SealedFacts]:
         found = [
             one
             for one in self._removing.context.catalog.checkpoints(self._run_id)
-            if one.step is not None
-            and one.content_id not in self._guard.without
-            and one.line in ends
-            and ((end := ends[one.line]) is None or one.step <= end)
+            if self._guard.counts(one.content_id, one.step, one.line)
         ]
         found.sort(key=lambda one: (one.step, one.line, one.attempt, one.content_id), reverse=True)
-        return iter(found)
+        return found
 
-    def _left(self, content_ids: Sequence[str]) -> Iterator[PlacedCopy]:
-        """Verified copies within reach that do not go."""
+    def _left(self, content_id: str) -> Iterator[PlacedCopy]:
+        """Verified copies of a checkpoint, within reach, that do not go."""
         catalog = self._removing.context.catalog
-        for copies in catalog.copies_of(self._run_id, content_ids).values():
-            for one in copies:
-                goes = (one.content_id, one.place) in self._gone
-                is_near = one.place in self._guard.reachable
-                if one.state is CopyState.VERIFIED and is_near and not goes:
-                    yield one
+        for one in catalog.copies_of(self._run_id, [content_id])[content_id]:
+            goes = (content_id, one.place) in self._gone
+            is_near = one.place in self._guard.reachable
+            if one.state is CopyState.VERIFIED and is_near and not goes:
+                yield one
 
     def _stands(self, copy: PlacedCopy) -> bool:
         """Whether its files are what its receipt says; if not, the catalog knows it from here."""
-        key = copy.content_id, copy.place
         if not self._removing.is_here(copy.place):
             return True
-        if key not in self._compared:
-            looks = self._looks_at(copy.place)
-            self._compared[key] = any(_vouches(look, copy.content_id) for look in looks)
-            if not self._compared[key]:
-                self._record(copy, looks)
-        return self._compared[key]
+        looks = self._looks_at(copy.place)
+        if any(_vouches(look, copy.content_id) for look in looks):
+            return True
+        self._record(copy, looks)
+        return False
 
     def _looks_at(self, place: str) -> list[RunLook]:
         if place not in self._looks:
@@ -156,6 +149,9 @@ class _Stays(Closing):
     def _record(self, copy: PlacedCopy, looks: Iterable[RunLook]) -> None:
         context = self._removing.context
         context.talk(f"{copy.name}: is not what was verified any more, so nothing relies on it")
+        if copy.place in self._recorded:  # all that lies there was, with the first one that changed
+            return
+        self._recorded.add(copy.place)
         at_ns = context.author.clock.now_ns()
         for look in looks:
             record_look(context.catalog, look, self._run_id, at_ns=at_ns, sightings=None)

@@ -29,6 +29,7 @@ from ckptgov.model.files import FileStat
 from ckptgov.model.settings import TierSettings
 from ckptgov.ops import copy_lease
 from ckptgov.ops.context import Context, open_catalog
+from ckptgov.testing.builders import WRITTEN_AT_NS
 from ckptgov.testing.crashing import Crash, CrashingStorage
 from ckptgov.testing.sealed_runs import put_place
 from ckptgov.work.tier import Place
@@ -301,6 +302,27 @@ def write_shards(directory: Path, text: str, *, at_ns: int) -> None:
     for order, name in enumerate(("a.bin", "b.bin", "DONE")):
         (directory / name).write_bytes(f"{name} of {text}\n".encode() * 4)
         os.utime(directory / name, ns=(at_ns + order, at_ns + order))
+
+
+KEEPS_ONE = """\
+policy: drawn
+runs: ["*"]
+keep: {lustre: {last: 1}}
+floors: {min_restorable: 1, min_age: 0s}
+safety: {max_fraction: 99%, grace: 0s, trash: 7d, adoption_grace: 0s}
+"""
+
+
+def world_of_two(base: Path) -> World:
+    """Steps 1 and 2 of the run are sealed at the shared tier, of which the policy keeps one."""
+    made = World(base, None)
+    made.govern(KEEPS_ONE)
+    for step in (1, 2):
+        directory = made.run_root(SHARED) / f"step_{step}"
+        write_shards(directory, str(step), at_ns=WRITTEN_AT_NS + step * 10**10)
+        with made.process() as governor:
+            governor.commit(str(directory), run=RUN)
+    return made
 
 
 def files_of(directory: Path) -> Mapping[str, bytes]:

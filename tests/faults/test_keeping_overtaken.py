@@ -6,36 +6,21 @@ Every change that the applier makes is tried as the one before which it is stopp
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fault_keeping_world import RUN, SHARED, Fuse, World, write_shards
+from fault_keeping_world import RUN, SHARED, Fuse, World, world_of_two, write_shards
 
 from ckptgov.governor.local import Governor
 from ckptgov.model.facts import Query
 from ckptgov.model.removal import ApplyAnswer
 from ckptgov.testing.builders import WRITTEN_AT_NS
 
-POLICY = """\
-policy: drawn
-runs: ["*"]
-keep: {lustre: {last: 1}}
-floors: {min_restorable: 1, min_age: 0s}
-safety: {max_fraction: 99%, grace: 0s, trash: 7d, adoption_grace: 0s}
-"""
-
 
 @pytest.fixture
-def world() -> Iterator[World]:
-    made = World(Path(tempfile.mkdtemp(prefix="keeping-", dir="/dev/shm")), None)
-    made.govern(POLICY)
-    for step in (1, 2):
-        directory = made.run_root(SHARED) / f"step_{step}"
-        write_shards(directory, str(step), at_ns=WRITTEN_AT_NS + step * 10**10)
-        with made.process() as governor:
-            governor.commit(str(directory), run=RUN)
+def world(tmp_path: Path) -> Iterator[World]:
+    made = world_of_two(tmp_path)
     yield made
     made.close()
 

@@ -379,6 +379,27 @@ class TestCopiesThatStay:
         answer = cli.json("apply", made)
         assert {one["step"]: one["went"] for one in answer.json["steps"]}[100] == "changed"
 
+    def test_written_over_elsewhere_in_between_it_stays(
+        self, cli, two_tiers, run: Path, plan
+    ) -> None:
+        made = plan()
+        (two_tiers / "hf/checkpoint-100/model.safetensors").write_bytes(b"others")
+        answer = cli.json("apply", made)  # no scan has told the catalog
+        told = {one["step"]: one["went"] for one in answer.json["steps"]}
+        assert told[100] == "protected"
+        assert (run / "checkpoint-100/model.safetensors").exists()
+
+    def test_written_over_elsewhere_in_the_grace_it_is_not_touched(
+        self, cli, two_tiers, run: Path, plan, time_is_over
+    ) -> None:
+        cli.done("apply", plan())
+        (two_tiers / "hf/checkpoint-100/model.safetensors").write_bytes(b"others")
+        time_is_over()
+        answer = cli.json("apply")
+        told = {one["step"]: one["went"] for one in answer.json["steps"]}
+        assert (told[100], told[200]) == ("protected", "purged")
+        assert (run / "checkpoint-100/model.safetensors").exists()
+
     def test_lost_elsewhere_in_the_grace_it_comes_back(
         self, cli, two_tiers, run: Path, plan, time_is_over
     ) -> None:
