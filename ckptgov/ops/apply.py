@@ -21,7 +21,7 @@ from ckptgov.ops.context import Context
 from ckptgov.ops.fresh import Fresh, decided_anew, require_same_policies
 from ckptgov.ops.pressure import purge_under_pressure
 from ckptgov.ops.prune import go_on, key_of
-from ckptgov.ops.relied_on import Goes, see_what_stays
+from ckptgov.ops.relied_on import see_what_stays
 from ckptgov.ops.removal_guard import catch_up, guard_of, looked_around
 from ckptgov.ops.removing import Removing, Stop
 from ckptgov.ops.retention_places import SeenPlaces
@@ -197,7 +197,9 @@ def _see_before(
         seen = looked[run_id]
         with suppress(CkptgovError):
             assert isinstance(seen, SeenPlaces), "else all of it was out of reach"
-            _see_what_stays(removing, stored.plan.plan_id, entries, seen)
+            is_deletion = removing.is_deletion(stored.plan.plan_id)
+            guarded = removing.guarded(run_id, is_deletion=is_deletion)
+            see_what_stays(removing, guarded, seen, entries)
 
 
 @contextmanager
@@ -323,22 +325,10 @@ def _condemned(
         )
         for one in entries
     ]
-    _see_what_stays(removing, plan_id, entries, seen)
+    see_what_stays(removing, guarded, seen, entries)
     with context.catalog.transaction():
         guard = guard_of(context, guarded, seen)
         return context.catalog.removals.condemn(run_id, doomed, guard, plan_id=plan_id)
-
-
-def _see_what_stays(
-    removing: Removing, plan_id: str, entries: Sequence[PlanEntry], seen: SeenPlaces
-) -> None:
-    guarded = removing.guarded(entries[0].run_id, is_deletion=removing.is_deletion(plan_id))
-    see_what_stays(
-        removing,
-        guarded,
-        seen,
-        [Goes(content_id=one.content_id, place=one.place, action=one.action) for one in entries],
-    )
 
 
 def _mark_applied(context: Context, stored: StoredPlan) -> None:

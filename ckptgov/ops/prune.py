@@ -26,7 +26,7 @@ from ckptgov.model.removal import RemovalStep, Went
 from ckptgov.model.retention import Action, Removal
 from ckptgov.ops.copy_lease import copy_lease
 from ckptgov.ops.record import record_look
-from ckptgov.ops.relied_on import going, see_what_stays
+from ckptgov.ops.relied_on import see_what_stays
 from ckptgov.ops.removal_guard import catch_up, guard_of, looked_around
 from ckptgov.ops.removing import Removing, bury, require_same
 from ckptgov.work.look import RunLook
@@ -200,7 +200,7 @@ def begin(removing: Removing, removal: Removal, caught_up: set[str]) -> Removal:
         caught_up.add(name)
     seen = looked_around(context, name)
     guarded = removing.guarded(removal.run_id, is_deletion=removing.is_deletion(removal.plan_id))
-    see_what_stays(removing, guarded, seen, [going(removal)])
+    see_what_stays(removing, guarded, seen, [removal])
     with context.catalog.transaction():
         guard = guard_of(context, guarded, seen)
         return context.catalog.removals.begin(
@@ -232,6 +232,7 @@ def _move(removing: Removing, removal: Removal, place: Place, look: RunLook) -> 
             removal.content_id,
             now_ns=catalog.now_ns(),
             tombstone=lambda: bury(removing, removal, look),
+            still=lambda: require_same(removing.context, removal),
             stop=removing.stop,
         )
     except StaleState as error:

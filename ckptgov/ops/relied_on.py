@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ckptgov.catalog.facts import PlacedCopy, SealedFacts
@@ -18,25 +17,15 @@ from ckptgov.catalog.guards import Guard
 from ckptgov.model.checkpoint import Evidence, Purpose, digits_of
 from ckptgov.model.closing import Closing
 from ckptgov.model.copies import CopyState, cover
-from ckptgov.model.retention import Action, Removal
+from ckptgov.model.retention import Action, PlanEntry, Removal
 from ckptgov.ops.record import record_look
 from ckptgov.ops.removal_guard import Guarded, guard_of
 from ckptgov.ops.removing import LOOK_S, Relied, Removing
 from ckptgov.ops.retention_places import SeenPlaces
 from ckptgov.work.look import RunLook
 
-
-class Goes(Struct, frozen=True, kw_only=True):
-    """A copy that is to go."""
-
-    content_id: str
-    place: str
-    action: Action
-
-
-def going(removal: Removal) -> Goes:
-    """A removal that was decided."""
-    return Goes(content_id=removal.content_id, place=removal.place, action=removal.action)
+Goes = PlanEntry | Removal
+"""A copy that is to go: its content id, its place, and how."""
 
 
 def see_what_stays(

@@ -201,6 +201,7 @@ class Stage:
                 manifest.content_id,
                 now_ns=NOW_NS,
                 tombstone=self.tombstone(manifest, storage),
+                still=lambda: None,
             )
 
     def purge(self, manifest: Manifest, trash: str, storage: Storage | None = None) -> Purged:

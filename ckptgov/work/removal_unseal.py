@@ -28,12 +28,14 @@ def new_entry(case: Case, now_ns: int) -> str:
     return f"{trashes.trash_of(case.store)}/{day}/{entry_name(case.manifest.name, case.receipt)}"
 
 
-def unseal(case: Case, entry: str, tombstone: Callable[[], None]) -> None:
+def unseal(
+    case: Case, entry: str, *, tombstone: Callable[[], None], still: Callable[[], None]
+) -> None:
     """The record, then the receipt and the manifest to the entry: nothing is sealed any more.
 
-    The record is asked for once more when the entry is made, and nothing makes that later: for a
-    process that was stopped after this, while others moved the copy and brought it back, there is
-    no entry any more, and it takes nothing.
+    ``still`` is asked when the entry is made, and nothing makes that later: for a process that was
+    stopped after this, while others moved the copy and brought it back, there is no entry any
+    more, and it takes nothing.
 
     Raises:
         OverCapacity: there is no room for the record; see ``removal_room``.
@@ -44,8 +46,8 @@ def unseal(case: Case, entry: str, tombstone: Callable[[], None]) -> None:
         return
     is_recorded = want_of_room(tombstone) is None
     is_made = want_of_room(lambda: _make(case, entry)) is None
-    if is_made and is_recorded:
-        _ask_again(case, entry, tombstone)
+    if is_made:
+        _ask(case, entry, still)
     if not is_made or want_of_room(lambda: _move_in(case, entry)) is not None:
         record_before(case, entry, tombstone)
         enter_without_room(case, entry)
@@ -66,9 +68,9 @@ def _make(case: Case, entry: str) -> None:
     case.storage.make_dirs(f"{entry}/{FILES}", like=case.store.run_root)
 
 
-def _ask_again(case: Case, entry: str, tombstone: Callable[[], None]) -> None:
+def _ask(case: Case, entry: str, still: Callable[[], None]) -> None:
     try:
-        tombstone()
+        still()
     except BaseException:
         with suppress(CkptgovError, OSError):  # another one's is not empty
             case.storage.remove_dir(f"{entry}/{FILES}")

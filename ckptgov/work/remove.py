@@ -146,6 +146,7 @@ def move_aside(
     *,
     now_ns: int,
     tombstone: Callable[[], None],
+    still: Callable[[], None],
     stop: Stop | None = None,
 ) -> Trashed:
     """Move the copy at this place to the run's trash; called again, go on with it.
@@ -154,7 +155,8 @@ def move_aside(
     before anything is touched, again by each call that finds the manifest still standing, and
     once more where there was no room for it; so it must do nothing where its record stands. (On a
     full tier the manifest goes before it, and a file of the checkpoint may have to; what is left
-    can then be purged and not undone.) A file that is gone already is no error.
+    can then be purged and not undone.) ``still`` raises where this removal is over for the caller;
+    it is asked between that and the first move. A file that is gone already is no error.
 
     Raises:
         StaleState: it is not sealed here, or a shard is not what was verified: nothing was
@@ -180,7 +182,7 @@ def move_aside(
         require_unchanged(case, standing)
         extras_of(case, standing)  # refuses what may not go along
         entry = case.entry or new_entry(case, now_ns)
-        unseal(case, entry, tombstone)
+        unseal(case, entry, tombstone=tombstone, still=still)
         return _moved(case, entry, stop)
     found = trashed_case(place, store, content_id)
     if found is not None and found.entry is not None:

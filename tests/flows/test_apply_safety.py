@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -19,8 +20,10 @@ from ckptgov.model.facts import Query
 from ckptgov.model.removal import ApplyAnswer, Went
 from ckptgov.ops.fresh import Fresh
 from ckptgov.ops.removal_clock import require_same_time
+from ckptgov.ops.removing import Removing
 from ckptgov.storage.posix import PosixStorage
 from ckptgov.testing.builders import write_hf_trainer
+from ckptgov.work.look import RunLook
 
 POLICY = """\
 policy: tight
@@ -388,6 +391,21 @@ class TestCopiesThatStay:
         told = {one["step"]: one["went"] for one in answer.json["steps"]}
         assert told[100] == "protected"
         assert (run / "checkpoint-100/model.safetensors").exists()
+
+    def test_strictly_too_no_storage_is_looked_at_while_the_catalog_is_held(
+        self, cli, two_tiers, plan, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made, held = plan(), []
+        looked = Removing.new_look
+
+        def new_look(removing: Removing, *about: Any) -> RunLook:
+            held.append(removing.context.catalog._database.is_in_transaction())
+            return looked(removing, *about)
+
+        monkeypatch.setattr(Removing, "new_look", new_look)
+        cli.done("apply", made, "--strict")
+        assert held
+        assert not any(held)
 
     def test_written_over_elsewhere_in_the_grace_it_is_not_touched(
         self, cli, two_tiers, run: Path, plan, time_is_over

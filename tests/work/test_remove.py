@@ -530,6 +530,7 @@ def test_whoever_stops_it_finds_it_resumable(stage: Stage) -> None:
             manifest.content_id,
             now_ns=NOW_NS,
             tombstone=stage.tombstone(manifest),
+            still=lambda: None,
             stop=lambda: True,
         )
     assert stage.names_offered() == ["step_1"]

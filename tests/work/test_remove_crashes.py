@@ -14,7 +14,10 @@ from ckptgov.model.files import FileStat
 from ckptgov.storage.contract import Storage
 from ckptgov.storage.memory import MemoryStorage
 from ckptgov.testing.crashing import Crash, CrashingStorage
-from ckptgov.testing.removals import GOES, Files, Keys, Trial, everything, write_runs
+from ckptgov.testing.removals import GOES, NOW_NS, Files, Keys, Trial, everything, write_runs
+from ckptgov.work.removal_case import sealed_case
+from ckptgov.work.removal_files import move_files
+from ckptgov.work.removal_unseal import new_entry
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +103,18 @@ def test_what_is_seen_of_every_kind_is_what_was_there_before(
     assert {join("run", path) for path in trial.own} <= set(everything(trial.stage.tree))
     assert trial.own
     assert trial.rest
+
+
+@pytest.mark.parametrize("form", GOES)
+def test_once_its_entry_is_gone_nothing_more_is_taken(runs, form: str) -> None:
+    trial = Trial(form, runs[form], MemoryStorage())
+    stage = trial.stage
+    case = sealed_case(stage.place(), stage.store, trial.manifest.content_id)
+    before = everything(stage.tree)
+    entry = new_entry(case, NOW_NS)  # another process had made it, and has undone all of it
+    with pytest.raises(FileNotFoundError):
+        move_files(case, case.standing(), entry, None)
+    assert everything(stage.tree) == before
 
 
 class Tight(MemoryStorage):
