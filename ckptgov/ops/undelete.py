@@ -6,7 +6,7 @@ forgotten that it went.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 from msgspec import Struct
 
@@ -57,11 +57,10 @@ def undelete(
     step: int | None = None,
     dry_run: bool = False,
     stop: Stop = never,
-    asked: Collection[tuple[str, str]] = (),
 ) -> UndeleteAnswer:
     """Bring back what is condemned or in the trash, of a run or of one of its steps.
 
-    ``asked``: copies (content id, place) that the agents of their nodes were asked for already.
+    What lies in the trash of a disk that only its node sees waits for that node's agent.
 
     Raises:
         UnknownRun: no such run. NoneRestorable: nothing of it is condemned or in the trash.
@@ -78,16 +77,13 @@ def undelete(
             )
         steps: list[RemovalStep] = []
         restored: list[Removal] = []
-        waiting = [_awaited(removing, one.removal) for one in gone if _key(one.removal) in asked]
         for one in gone:
-            if _key(one.removal) in asked:
-                continue
             told, is_back = _brought_back(removing, one)
             steps.append(told)
             if is_back:
                 restored.append(one.removal)
         return UndeleteAnswer(
-            steps=(*steps, *waiting),
+            steps=tuple(steps),
             restored=tuple(restored),
             is_dry_run=dry_run,
             error=_error_of(removing, steps, restored),
@@ -154,16 +150,6 @@ def _in_trash(removing: Removing, root: RunRootFacts) -> Iterator[Removal]:
             removal = trashed(removing.context, look, entry, root)
             if removal is not None:
                 yield removal
-
-
-def _key(removal: Removal) -> tuple[str, str]:
-    return removal.content_id, removal.place
-
-
-def _awaited(removing: Removing, removal: Removal) -> RemovalStep:
-    node = removing.place_facts(removal.place).node
-    text = f"the agent of node {node} was asked to bring it back"
-    return removing.step_of(removal, Went.WAITING, text)
 
 
 def _brought_back(removing: Removing, one: _Gone) -> tuple[RemovalStep, bool]:

@@ -199,7 +199,6 @@ def undelete(context: Context, task: TaskFacts, stop: Stop) -> Ended:
     """Bring back what is on its way out: here, and by asking nodes."""
     from ckptgov.ops.undelete import undelete as undelete_
     from ckptgov.service.node_removals import ask_back
-    from ckptgov.wire.node_removals import decode_orders
     from ckptgov.wire.removal import undeleted
 
     payload = payload_of(task, UndeletePayload)
@@ -207,12 +206,8 @@ def undelete(context: Context, task: TaskFacts, stop: Stop) -> Ended:
     run = payload.run or task.task.for_run
     if run is None:
         raise UsageError("an undelete names a run")
-    asked = {
-        (one.content_id, one.place)
-        for each in ask_back(context, run, payload.step)
-        for one in decode_orders(each.task.payload).orders
-    }
-    answer = undelete_(context, run, step=payload.step, stop=stop, asked=asked)
+    ask_back(context, run, payload.step)
+    answer = undelete_(context, run, step=payload.step, stop=stop)
     _interrupt(stop)
     return Ended(document=undeleted(answer), error=answer.error)
 
