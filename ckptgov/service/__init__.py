@@ -10,8 +10,11 @@ Where things are: ``serve`` starts a process of it and ``serving`` is what all o
 Requests pass ``fastpath`` (the one hot question, from ``answers``), then ``front``, then ``app``
 and ``api`` to an endpoint: each ``routes_*`` is a table of endpoints and what they do, ``access``
 says who may. ``leadership``, ``scheduler`` and ``activities`` make tasks; ``workers`` carry them
-out by ``runners``. ``agent*`` is the other program, on a node; ``peer_*`` its door to other nodes.
-``metrics`` (by ``census``, ``spaces``, ``families``), ``alerts`` and ``logs`` tell people.
+out by ``runners``, and ``outcomes`` says which counts as a success. ``agent*`` is the other
+program, on a node; ``peer_*`` its door to other nodes; ``node_removals`` asks it to remove what
+lies there, ``node_outcomes`` takes in what came of it. ``metrics`` (by ``census`` and
+``keeping_census``, ``sums``, ``spaces``, ``families*``), ``alerts`` (what is ``noticing``) and
+``logs`` tell people.
 
 Must not know: SQL, and how checkpoints lie on storage; that is ``ops``. Nothing here is imported
 by a command that does not serve.

@@ -9,5 +9,6 @@ Where things are: ``look`` sees one run root at one place, ``ask`` several, ``ru
 ckptgov keeps there. ``scan``, ``seal``, ``commit`` and ``halves`` publish manifests, ``verify``
 and ``copyproof`` compare. ``flush``, ``restore``, ``copy`` and ``landing`` bring bytes.
 ``remove`` takes a copy away: ``removal_unseal``, then ``removal_files``, into the ``trash``, out of
-which ``purge`` or ``put_back`` leads.
+which ``purge`` or ``put_back`` leads; ``removal_room`` is for when there is none, and ``leaving``
+tells every look what is on its way.
 """
