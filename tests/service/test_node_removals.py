@@ -142,6 +142,13 @@ def condemn(cluster: LocalCluster, *steps: int, **changes: Any) -> tuple[Removal
     return catalog.removals.condemn(run_id(cluster), going, guard(reachable=places), plan_id=PLAN)
 
 
+def remove_10(cluster: LocalCluster, node: LocalNode) -> None:
+    """Condemned, asked of its node, and carried out there, one after the other."""
+    condemn(cluster, 10)
+    ask(cluster)
+    work(node)
+
+
 def ask(cluster: LocalCluster) -> tuple[TaskFacts, ...]:
     with cluster.serving.context() as context:
         return ask_nodes(context)
@@ -248,9 +255,7 @@ class TestTheLifeOfARemoval:
     def test_what_is_pruned_lies_in_the_trash_first(
         self, cluster: LocalCluster, node: LocalNode
     ) -> None:
-        condemn(cluster, 10)
-        ask(cluster)
-        work(node)
+        remove_10(cluster, node)
         assert outcomes(cluster) == ["moved"]
         assert files(node, 10) == []
         for serving in (cluster.serving, node.serving):
@@ -261,9 +266,7 @@ class TestTheLifeOfARemoval:
         assert ask(cluster) == ()
 
     def test_then_it_is_gone(self, cluster: LocalCluster, node: LocalNode) -> None:
-        condemn(cluster, 10)
-        ask(cluster)
-        work(node)
+        remove_10(cluster, node)
         make_due(cluster.serving)
         ask(cluster)
         work(node)
@@ -276,9 +279,7 @@ class TestTheLifeOfARemoval:
     def test_a_scan_does_not_seal_again_what_lies_in_the_trash(
         self, cluster: LocalCluster, node: LocalNode
     ) -> None:
-        condemn(cluster, 10)
-        ask(cluster)
-        work(node)
+        remove_10(cluster, node)
         node.turn()
         cluster.turn()
         assert state(cluster.serving, cluster, 10) is CopyState.TRASHED
@@ -287,9 +288,7 @@ class TestTheLifeOfARemoval:
     def test_the_tombstone_is_known_to_the_service_and_stands_at_the_place(
         self, cluster: LocalCluster, node: LocalNode
     ) -> None:
-        condemn(cluster, 10)
-        ask(cluster)
-        work(node)
+        remove_10(cluster, node)
         kinds = [one.kind for one in cluster.serving.catalog.records(run_id(cluster))]
         assert kinds.count("tombstone") == 1
         for root in (node.disk, cluster.lustre):
@@ -355,9 +354,7 @@ class TestTheLifeOfARemoval:
     def test_on_one_machine_there_is_nobody_to_ask(
         self, cluster: LocalCluster, node: LocalNode
     ) -> None:
-        condemn(cluster, 10)
-        ask(cluster)
-        work(node)
+        remove_10(cluster, node)
         make_due(cluster.serving)
         with cluster.serving.context() as context:
             context.here = None
@@ -449,9 +446,7 @@ class TestWhatStandsAgainstIt:
     def test_another_nodes_place_is_not_settled(
         self, cluster: LocalCluster, node: LocalNode
     ) -> None:
-        condemn(cluster, 10)
-        ask(cluster)
-        work(node)
+        remove_10(cluster, node)
         make_due(cluster.serving)
         (done,) = [one for one in cluster.serving.catalog.tasks.tasks() if one.outcome]
         (answer,) = decode_came(done.outcome).answers
@@ -497,9 +492,7 @@ class TestSilenceAndLoss:
     def test_an_outcome_that_comes_twice_changes_nothing(
         self, cluster: LocalCluster, node: LocalNode
     ) -> None:
-        condemn(cluster, 10)
-        ask(cluster)
-        work(node)
+        remove_10(cluster, node)
         (done,) = [one for one in cluster.serving.catalog.tasks.tasks() if one.outcome]
         before = cluster.serving.catalog.removals.removals()
         with cluster.serving.context() as context:
@@ -509,9 +502,7 @@ class TestSilenceAndLoss:
     def test_an_outcome_of_an_earlier_removal_is_passed_over(
         self, cluster: LocalCluster, node: LocalNode
     ) -> None:
-        condemn(cluster, 10)
-        ask(cluster)
-        work(node)
+        remove_10(cluster, node)
         (done,) = [one for one in cluster.serving.catalog.tasks.tasks() if one.outcome]
         back(cluster)
         work(node)
@@ -524,9 +515,7 @@ class TestSilenceAndLoss:
     def test_a_replaced_disk_takes_its_removals_with_it(
         self, cluster: LocalCluster, node: LocalNode
     ) -> None:
-        condemn(cluster, 10)
-        ask(cluster)
-        work(node)
+        remove_10(cluster, node)
         make_due(cluster.serving)
         condemn(cluster, 20, grace_s=DAY_S)
         old = place_of(cluster)
@@ -577,9 +566,7 @@ class TestSilenceAndLoss:
     def test_an_agent_that_lost_its_home_goes_by_what_lies_on_its_disk(
         self, cluster: LocalCluster, node: LocalNode
     ) -> None:
-        condemn(cluster, 10)
-        ask(cluster)
-        work(node)
+        remove_10(cluster, node)
         catalog = node.serving.catalog
         catalog.removals.purged(run_id(cluster), content_id(cluster, 10), place_of(cluster))
         make_due(cluster.serving)
@@ -621,9 +608,7 @@ class TestBack:
         self, cluster: LocalCluster, node: LocalNode
     ) -> None:
         before = files(node, 10)
-        condemn(cluster, 10)
-        ask(cluster)
-        work(node)
+        remove_10(cluster, node)
         (task,) = back(cluster, 10)
         assert (task.task.node, task.task.for_run) == ("node0", "run")
         work(node)
@@ -637,9 +622,7 @@ class TestBack:
         assert kinds.count("undelete") == 1
 
     def test_it_can_go_again(self, cluster: LocalCluster, node: LocalNode) -> None:
-        condemn(cluster, 10)
-        ask(cluster)
-        work(node)
+        remove_10(cluster, node)
         back(cluster)
         work(node)
         condemn(cluster, 10, action=Action.EVICT)
@@ -672,9 +655,7 @@ class TestBack:
     def test_an_undelete_of_the_service_says_for_whom_it_waits(
         self, cluster: LocalCluster, node: LocalNode
     ) -> None:
-        condemn(cluster, 10)
-        ask(cluster)
-        work(node)
+        remove_10(cluster, node)
         back(cluster)
         with cluster.serving.context() as context:
             answer = undelete(context, "run")
@@ -695,9 +676,7 @@ class TestBack:
     def test_a_purge_that_was_asked_before_is_void(
         self, cluster: LocalCluster, node: LocalNode
     ) -> None:
-        condemn(cluster, 10)
-        ask(cluster)
-        work(node)
+        remove_10(cluster, node)
         make_due(cluster.serving)
         ask(cluster)
         back(cluster)
@@ -709,9 +688,7 @@ class TestBack:
     def test_a_purge_waits_while_an_open_task_brings_it_back(
         self, cluster: LocalCluster, node: LocalNode
     ) -> None:
-        condemn(cluster, 10)
-        ask(cluster)
-        work(node)
+        remove_10(cluster, node)
         make_due(cluster.serving)
         ask(cluster)
         (task,) = back(cluster)
@@ -724,9 +701,7 @@ class TestBack:
     def test_a_purge_of_an_earlier_removal_is_not_of_the_next_one(
         self, cluster: LocalCluster, node: LocalNode
     ) -> None:
-        condemn(cluster, 10)
-        ask(cluster)
-        work(node)
+        remove_10(cluster, node)
         make_due(cluster.serving)
         (purge,) = ask(cluster)
         back(cluster)
@@ -743,9 +718,7 @@ class TestBack:
     def test_what_is_not_what_it_was_comes_back_and_is_not_offered(
         self, cluster: LocalCluster, node: LocalNode
     ) -> None:
-        condemn(cluster, 10)
-        ask(cluster)
-        work(node)
+        remove_10(cluster, node)
         (shard,) = (node.disk / "run/.ckptgov/trash").rglob("__0_0.distcp")
         with rotten(shard):
             back(cluster)
@@ -757,9 +730,7 @@ class TestBack:
     def test_a_name_that_is_taken_by_now_keeps_it_in_the_trash(
         self, cluster: LocalCluster, node: LocalNode
     ) -> None:
-        condemn(cluster, 10)
-        ask(cluster)
-        work(node)
+        remove_10(cluster, node)
         write_dcp(node.disk / "run/step_10", seed="another")
         back(cluster)
         work(node)
@@ -770,9 +741,7 @@ class TestBack:
     def test_what_was_brought_back_by_hand_is_told_when_it_is_to_be_purged(
         self, cluster: LocalCluster, node: LocalNode
     ) -> None:
-        condemn(cluster, 10)
-        ask(cluster)
-        work(node)
+        remove_10(cluster, node)
         with node.serving.context() as context:
             answer = undelete(context, "run")
             assert len(answer.restored) == 1, answer
