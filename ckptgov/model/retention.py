@@ -294,7 +294,7 @@ class Removal(Struct, frozen=True, kw_only=True):
     name: str
     action: Action
     plan_id: str
-    state: CopyState  # CONDEMNED, TRASHING, TRASHED
+    state: CopyState  # CONDEMNED, TRASHING, TRASHED; REOPENED once back, and to be compared
     condemned_at_ns: int
     due_at_ns: int
     trash_s: float

@@ -16,11 +16,12 @@ from ckptgov.model.removal import RemovalStep, Went
 from ckptgov.model.retention import Removal
 from ckptgov.ops.context import Context
 from ckptgov.ops.node_answers import Did, answer_of, held_copy, known_removal, said_of
-from ckptgov.ops.prune import carry_on, root_of, words_of
+from ckptgov.ops.prune import carry_on, words_of
 from ckptgov.ops.record import record_look
+from ckptgov.ops.removal_root import root_of
 from ckptgov.ops.removing import Removing, Stop
+from ckptgov.ops.returning import compared, from_trash
 from ckptgov.ops.trashed import adopt_trash
-from ckptgov.ops.undelete import compared, from_trash
 from ckptgov.wire.node_removals import (
     Came,
     Order,

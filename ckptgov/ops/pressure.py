@@ -11,8 +11,7 @@ from ckptgov.errors import CkptgovError, LeaseLost
 from ckptgov.model.copies import CopyState
 from ckptgov.model.removal import RemovalStep, Went
 from ckptgov.model.retention import Plan, Removal, TierOutlook
-from ckptgov.ops.copy_lease import copy_lease
-from ckptgov.ops.prune import met_another, purge_now, resisted
+from ckptgov.ops.prune import met_another, purge_unless_coming_back, resisted
 from ckptgov.ops.removing import Removing
 
 
@@ -55,8 +54,7 @@ def _trash_at(removing: Removing, tier: TierOutlook) -> list[Removal]:
 
 def _purged(removing: Removing, removal: Removal, why: str) -> RemovalStep:
     try:
-        with copy_lease(removing.context, removal.content_id, removal.place):
-            return purge_now(removing, removal, why)
+        return purge_unless_coming_back(removing, removal, why)
     except LeaseLost:
         return removing.step_of(removal, Went.WAITING, "another process is at work on it")
     except CkptgovError as error:

@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from ckptgov.catalog.facts import RunRootFacts
 from ckptgov.errors import (
     CkptgovError,
-    CouldNotLook,
     Interrupted,
     LeaseLost,
     RefusedBySafety,
@@ -28,10 +26,11 @@ from ckptgov.ops.copy_lease import copy_lease
 from ckptgov.ops.record import record_look
 from ckptgov.ops.relied_on import see_what_stays
 from ckptgov.ops.removal_guard import catch_up, guard_of, looked_around
+from ckptgov.ops.removal_root import root_of
 from ckptgov.ops.removing import Removing, bury, require_same
+from ckptgov.ops.returning import from_trash
 from ckptgov.work.look import RunLook
-from ckptgov.work.remove import Trashed, measure, move_aside, purge
-from ckptgov.work.runstore import store_at
+from ckptgov.work.remove import Trashed, is_coming_back, measure, move_aside, purge
 from ckptgov.work.tier import Place
 from ckptgov.work.trash import entry_paths, has_files, name_mark
 
@@ -103,7 +102,7 @@ def carry_on(removing: Removing, removal: Removal, caught_up: set[str]) -> Remov
         if not removing.place_facts(removal.place).is_current:
             return _forget(removing, removal)
         if removal.state is CopyState.TRASHED:
-            return _purge_due(removing, removal)
+            return purge_unless_coming_back(removing, removal, "its time in the trash is over")
         with _at(removing, removal) as (place, look):
             if removal.state is CopyState.CONDEMNED:
                 begun = _begin(removing, removal, look, caught_up)
@@ -170,10 +169,22 @@ def _forget(removing: Removing, removal: Removal) -> RemovalStep:
     return removing.step_of(removal, Went.PURGED, text, bytes_=0, files=0)
 
 
-def _purge_due(removing: Removing, removal: Removal) -> RemovalStep:
+def purge_unless_coming_back(removing: Removing, removal: Removal, why: str) -> RemovalStep:
+    """Purge what lies in the trash; where an undelete of it was cut off, end that instead.
+
+    Raises:
+        LeaseLost: another living process is at it. StaleState: it went on with it.
+        VerificationFailed: it came back, and is not what its manifest says: it is not offered.
+        StorageError: storage failed.
+    """
     with copy_lease(removing.context, removal.content_id, removal.place):
         require_same(removing.context, removal)
-        return purge_now(removing, removal, "its time in the trash is over")
+        place = removing.place(removal.place)
+        store = removing.store(root_of(removing, removal, place), place)
+        if not is_coming_back(place, store, removal.trash):
+            return purge_now(removing, removal, why)
+    text = f"an undelete of it was cut off, and is done now: {from_trash(removing, True, removal)}"
+    return removing.step_of(removal, Went.CHANGED, text, bytes_=0, files=0)
 
 
 def _begin(
@@ -317,24 +328,3 @@ def _at(removing: Removing, removal: Removal) -> Iterator[tuple[Place, RunLook]]
     look = removing.look(root_of(removing, removal, place), place)
     with removing.paced(place, f"remove {removal.name}") as paced:
         yield paced, look
-
-
-def root_of(removing: Removing, removal: Removal, place: Place) -> RunRootFacts:
-    """The run root at a place that holds a copy, or its trash.
-
-    Raises:
-        CouldNotLook: the run is not known to lie there.
-    """
-    roots = removing.roots(removal.run_id, removal.place)
-    if not roots:
-        raise CouldNotLook(f"{place.root}: where run {removal.run_id} lies there is not known")
-    if len(roots) == 1:
-        return roots[0]
-    digits = digits_of(removal.content_id)[:16]
-    for root in roots:
-        if removal.trash and removal.trash.startswith(f"{root.sidecar}/"):
-            return root
-        stored = store_at(place.storage, root.path).manifests()
-        if any(one.content_prefix == digits for one in stored):
-            return root
-    return roots[0]

@@ -340,11 +340,8 @@ def _require_old(look: RunLook, removal: Removal, records: list[NumberedRecord])
     digits = digits_of(removal.content_id)[:16]
     leaving = Leaving(look.store, removal.place, records)
     for stored in look.store.manifests():
-        if stored.content_prefix != digits:
-            continue
-        numbered = look.store.receipts().get((stored.encoded_name, digits), [])
-        receipt = look.store.newest_receipt(numbered, removal.place, notes=[])
-        if not leaving.is_removed(look.store.manifest(stored), receipt):
+        is_own = stored.content_prefix == digits
+        if is_own and leaving.counts(stored, look.store.manifest(stored)):
             raise StaleState(f"{removal.name}: was brought there anew since")
 
 

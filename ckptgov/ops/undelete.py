@@ -1,7 +1,8 @@
 """Undelete: a condemned copy is as it was; one from the trash is back once every byte compared.
 
 What lies in a trash tells all that is needed, so a copy comes back also where the catalog has
-forgotten that it went.
+forgotten that it went. One that an undelete brought back, and was cut off before it had compared
+all of it, is compared by the next.
 """
 
 from __future__ import annotations
@@ -17,30 +18,20 @@ from ckptgov.errors import (
     NoneRestorable,
     PartlyDone,
     StorageError,
-    VerificationFailed,
 )
-from ckptgov.model.checkpoint import VerifyLevel
 from ckptgov.model.copies import CopyState
-from ckptgov.model.journal import Undelete
-from ckptgov.model.pacing import FlowClass
 from ckptgov.model.removal import RemovalStep, UndeleteAnswer, Went
 from ckptgov.model.retention import Removal
 from ckptgov.model.verbs import never
 from ckptgov.ops.context import Context
-from ckptgov.ops.copy_lease import copy_lease
 from ckptgov.ops.flush import run_named
-from ckptgov.ops.moving import paced_reading
-from ckptgov.ops.prune import carry_on, met_another, root_of
-from ckptgov.ops.record import record_look
-from ckptgov.ops.removing import Removing, Stop, moved_by_now, write_record
+from ckptgov.ops.prune import carry_on, met_another
+from ckptgov.ops.removal_root import root_of
+from ckptgov.ops.removing import Removing, Stop, moved_by_now
 from ckptgov.ops.retention_facts import run_named as run_facts
-from ckptgov.ops.standing_run import standing_run
+from ckptgov.ops.returning import compared, from_trash, uncompared
 from ckptgov.ops.trashed import trashed
-from ckptgov.work.remove import put_back
-from ckptgov.work.seal import SealSettings
-from ckptgov.work.tier import Place
 from ckptgov.work.trash import trash_entries
-from ckptgov.work.verify import verify_sealed
 
 
 class _Gone(Struct, frozen=True, kw_only=True):
@@ -119,12 +110,16 @@ def _has_step(context: Context, removal: Removal, step: int | None) -> bool:
 
 
 def _gone(removing: Removing, run: RunFacts) -> Iterator[_Gone]:
-    """What the catalog knows to be on its way out, then what only a trash tells."""
+    """What the catalog knows to be on its way out, what came back and still counts for nothing,
+    then what only a trash tells."""
     run_id = run.identity.run_id
     known = removing.context.catalog.removals.removals(run_id=run_id)
+    back = tuple(uncompared(removing, run_id))
     for removal in known:
         yield _Gone(removal=removal, is_known=True)
-    told = {(one.content_id, one.place) for one in known}
+    for removal in back:
+        yield _Gone(removal=removal, is_known=False)
+    told = {(one.content_id, one.place) for one in (*known, *back)}
     for root in removing.context.catalog.roots_of(run_id):
         if not removing.is_here(root.place) or not removing.place_facts(root.place).is_current:
             continue
@@ -164,6 +159,8 @@ def _brought_back(removing: Removing, one: _Gone) -> tuple[RemovalStep, bool]:
         if not removing.is_here(removal.place):
             words = f"waits for the agent of node {removing.place_facts(removal.place).node}"
             return removing.step_of(removal, Went.WAITING, words), False
+        if removal.state is CopyState.REOPENED:
+            return removing.step_of(removal, was, _compared_now(removing, removal)), True
         if removal.state is CopyState.TRASHING:  # from there only forward, and then back
             step = carry_on(removing, removal, set())
             if step.went is not Went.TRASHED:
@@ -182,70 +179,21 @@ def _brought_back(removing: Removing, one: _Gone) -> tuple[RemovalStep, bool]:
 
 
 def _would(removal: Removal) -> str:
-    if removal.state is CopyState.CONDEMNED:
-        return "would be offered again: nothing of it was touched"
-    return "would be brought back from the trash, and compared"
+    match removal.state:
+        case CopyState.CONDEMNED:
+            return "would be offered again: nothing of it was touched"
+        case CopyState.REOPENED:
+            return "was brought back before, and would be compared"
+        case _:
+            return "would be brought back from the trash, and compared"
+
+
+def _compared_now(removing: Removing, removal: Removal) -> str:
+    place = removing.place(removal.place)
+    shards = compared(removing, removal, root_of(removing, removal, place), place)
+    return f"was brought back before; {shards} shards compared equal"
 
 
 def _undone(removing: Removing, removal: Removal) -> RemovalStep:
     removing.context.catalog.removals.undo(removal.run_id, removal.content_id, removal.place)
     return removing.step_of(removal, Went.CONDEMNED, "offered again; nothing of it was touched")
-
-
-def from_trash(removing: Removing, is_known: bool, removal: Removal) -> str:
-    """Files, manifest, record, state; then every byte is compared.
-
-    Raises:
-        VerificationFailed: it came back, and is not what its manifest says: it is not offered.
-    """
-    context = removing.context
-    place = removing.place(removal.place)
-    root = root_of(removing, removal, place)
-    with copy_lease(context, removal.content_id, removal.place):
-        with removing.paced(place, f"undelete {removal.name}") as paced:
-            name = put_back(paced, removing.store(root, place), removal.trash)
-        run = standing_run(context, removing.run(removal.run_id).identity.name, node=None)
-        record = Undelete(
-            stamp=context.author.stamp(removal.run_id, reason="brought back from the trash"),
-            content_id=removal.content_id,
-            place=removal.place,
-            plan_id=removal.plan_id or None,
-        )
-        write_record(context, run, record, removing.store(root, place))
-        if is_known:
-            context.catalog.removals.undo(removal.run_id, removal.content_id, removal.place)
-    shards = compared(removing, removal, root, place)
-    return f"brought back to {name}; {shards} shards compared equal"
-
-
-def compared(removing: Removing, removal: Removal, root: RunRootFacts, place: Place) -> int:
-    """Compare what was brought back by digest, and let the catalog know; how many shards it has.
-
-    Raises:
-        VerificationFailed: it is not what its manifest says: it is not offered.
-    """
-    context = removing.context
-    removing.close()  # what the look knew is over
-    look = removing.look(root, place)
-    copy = next(
-        one
-        for stored in look.stored
-        if (one := look.sealed(stored)) is not None
-        and one.manifest.content_id == removal.content_id
-    )
-    settings = SealSettings(threads=context.settings.digest_threads, progress=context.progress)
-    what = f"verify {removal.name}"
-    with paced_reading(context, [look], what=what, flow_class=FlowClass.BACKGROUND):
-        outcome = verify_sealed(
-            look, copy, level=VerifyLevel.DIGEST, clock=context.author.clock, settings=settings
-        )
-    look.refresh()
-    at_ns = context.author.clock.now_ns()
-    record_look(context.catalog, look, removal.run_id, at_ns=at_ns, sightings=None)
-    if outcome.findings:
-        first = outcome.findings[0]
-        raise VerificationFailed(
-            f"{first.path}: {first.evidence} ({first.reason.value}); it came back, and is not "
-            "offered"
-        )
-    return len(outcome.held)

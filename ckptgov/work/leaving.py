@@ -9,7 +9,7 @@ from ckptgov.manifest.names import file_name_of
 from ckptgov.model.checkpoint import Manifest, Receipt, digits_of
 from ckptgov.model.files import Token
 from ckptgov.model.journal import NumberedRecord, Tombstone, Undelete
-from ckptgov.work.runstore import RunStore
+from ckptgov.work.runstore import RunStore, StoredManifest
 from ckptgov.work.trash import (
     entry_paths,
     known_by_receipt,
@@ -54,6 +54,14 @@ class Leaving:
         if entries and self._store.storage.traits.has_directories:
             return f"{begin}{token_mark(receipt.tokens)}" in entries
         return receipt.verified_at_ns <= tombstone.stamp.at_ns
+
+    def counts(self, stored: StoredManifest, manifest: Manifest) -> bool:
+        """Whether a manifest that stands here was verified here, and since it was last removed."""
+        if self._place is None:
+            return False
+        numbered = self._store.receipts().get((stored.encoded_name, stored.content_prefix), [])
+        receipt = self._store.newest_receipt(numbered, self._place, notes=[])
+        return receipt is not None and not self.is_removed(manifest, receipt)
 
     def is_replaced(self, manifest: Manifest, receipt: Receipt) -> bool:
         """Whether another thing was saved in the place of what a tombstone has taken away."""

@@ -176,11 +176,8 @@ def _is_sealed_again(place: Place, store: RunStore, manifest: Manifest) -> bool:
     if not stored:
         return False
     leaving = Leaving(store, place.uuid, store.journal().records)
-    for one in stored:
-        numbered = store.receipts().get((one.encoded_name, one.content_prefix), [])
-        receipt = store.newest_receipt(numbered, place.uuid, notes=[])
-        if receipt is None or leaving.is_removed(manifest, receipt):
-            raise StaleState(f"{manifest.name}: its manifest still stands; it was not moved aside")
+    if not all(leaving.counts(one, manifest) for one in stored):
+        raise StaleState(f"{manifest.name}: its manifest still stands; it was not moved aside")
     return True
 
 

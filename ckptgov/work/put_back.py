@@ -12,11 +12,12 @@ from ckptgov.model.checkpoint import Manifest
 from ckptgov.model.files import FileStat
 from ckptgov.work import trash as trashes
 from ckptgov.work.copyproof import stat_shards
+from ckptgov.work.leaving import Leaving
 from ckptgov.work.look import RunLook
 from ckptgov.work.purge import drop_entry
-from ckptgov.work.removal_case import Case, require_identity, store_through
+from ckptgov.work.removal_case import Case, require_identity, shared_shards, store_through
 from ckptgov.work.removal_files import files_below, is_directory, lies_as_directory, own_directory
-from ckptgov.work.runstore import RunStore
+from ckptgov.work.runstore import RunStore, StoredManifest
 from ckptgov.work.tier import Place
 from ckptgov.work.trash import FILES, MANIFEST, PROBE, PURGING, RECEIPT, Standing, TrashEntry
 
@@ -60,20 +61,58 @@ def put_back(place: Place, look_or_store: RunLook | RunStore, trash: str) -> str
     return entry.name
 
 
+def is_coming_back(place: Place, look_or_store: RunLook | RunStore, trash: str) -> bool:
+    """Whether :func:`put_back` was begun for an entry, and cut off: something of it stands where it
+    was, or its manifest does and was not verified since. Something else there ends it.
+
+    Raises:
+        StorageError: it could not be looked at.
+        PathEscapes: a symlink stands in its place.
+    """
+    assert place.uuid is not None
+    store = store_through(place, look_or_store)
+    published = _published_again(store, trash)
+    if published is not None:
+        return not Leaving(store, place.uuid, store.journal().records).counts(*published)
+    entry = trashes.read_entry(store, trash)
+    if entry.manifest is None or entry.receipt is None or entry.damage:
+        return False  # a purge has come so far
+    if not store.storage.traits.has_directories or _is_being_purged(store, trash):
+        return False
+    case = Case(
+        place=place,
+        store=store,
+        manifest=entry.manifest,
+        receipt=entry.receipt,
+        entry=trash,
+        listed=store.manifests(),
+    )
+    standing = case.standing()
+    shared = shared_shards(case) if standing.is_directory else frozenset[str]()
+    return bool(standing.ours.keys() - shared) and not standing.others
+
+
+def _published_again(store: RunStore, trash: str) -> tuple[StoredManifest, Manifest] | None:
+    """The manifest of an entry's checkpoint where it stands under its name."""
+    prefix, mark = trashes.marks_of(trash)
+    for stored in store.manifests():
+        if stored.content_prefix == prefix:
+            manifest = store.manifest(stored)
+            if trashes.name_mark(manifest.name) == mark:
+                return stored, manifest
+    return None
+
+
 def _came_back(store: RunStore, entry: TrashEntry) -> str:
     """The name of a checkpoint whose manifest an earlier call put back already."""
-    prefix, _, marks = split(entry.trash)[1].partition(".")
-    for stored in store.manifests():
-        if stored.content_prefix != prefix:
-            continue
-        manifest = store.manifest(stored)
-        if marks.startswith(trashes.name_mark(manifest.name)):
-            _drop(store, entry.trash)
-            return manifest.name
-    raise StaleState(
-        f"{entry.trash}: nothing that could be put back lies there ({entry.damage})",
-        hint="restore another copy of the checkpoint",
-    )
+    published = _published_again(store, entry.trash)
+    if published is None:
+        raise StaleState(
+            f"{entry.trash}: nothing that could be put back lies there ({entry.damage})",
+            hint="restore another copy of the checkpoint",
+        )
+    _drop(store, entry.trash)
+    return published[1].name
 
 
 def _drop(store: RunStore, trash: str) -> None:
@@ -153,11 +192,16 @@ def _publish_again(store: RunStore, trash: str, manifest: Manifest) -> None:
 
 def _require_no_purge(store: RunStore, trash: str) -> None:
     """On object stores, what a purge has begun to remove stands where it stood."""
-    if store.storage.traits.has_directories:
-        return
-    with suppress(FileNotFoundError):
-        store.storage.stat(f"{trash}/{PURGING}")
+    if not store.storage.traits.has_directories and _is_being_purged(store, trash):
         raise StorageError(
             f"{trash}: its purge has begun; it cannot be put back",
             hint="restore another copy of the checkpoint",
         )
+
+
+def _is_being_purged(store: RunStore, trash: str) -> bool:
+    try:
+        store.storage.stat(f"{trash}/{PURGING}")
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True

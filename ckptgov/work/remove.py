@@ -19,7 +19,7 @@ from ckptgov.model.files import EntryKind, FileStat
 from ckptgov.work.leaving import standing_tombstones
 from ckptgov.work.look import RunLook
 from ckptgov.work.purge import Purged, purge
-from ckptgov.work.put_back import put_back
+from ckptgov.work.put_back import is_coming_back, put_back
 from ckptgov.work.removal_case import (
     Case,
     extras_of,
@@ -59,6 +59,7 @@ __all__ = [
     "Freed",
     "Purged",
     "Trashed",
+    "is_coming_back",
     "measure",
     "move_aside",
     "purge",

@@ -18,6 +18,7 @@ from ckptgov.testing.removals import GOES, NOW_NS, Files, Keys, Trial, everythin
 from ckptgov.work.removal_case import sealed_case
 from ckptgov.work.removal_files import move_files
 from ckptgov.work.removal_unseal import new_entry
+from ckptgov.work.remove import is_coming_back
 
 
 @pytest.fixture(scope="module")
@@ -204,3 +205,30 @@ def test_a_removal_of_which_record_and_receipt_stand_is_offered_to_nobody(runs, 
         trial.stage.tree.remove(f"run/{path}")
         trial.stage.put(f"run/{path}", raw)
     assert sorted(trial.stage.names_offered()) == sorted([trial.name, trial.kept])
+
+
+@pytest.mark.parametrize(("form", "kind"), FORMS, ids=AS_NAMED)
+def test_of_an_undo_that_died_it_is_known_whether_anything_came_back(
+    runs, form: str, kind: type[MemoryStorage]
+) -> None:
+    def make() -> tuple[Trial, str]:
+        trial = Trial(form, runs[form], kind())
+        return trial, trial.stage.move(trial.manifest).trash
+
+    trial, trash = make()
+    lying = _out_of_the_trash(trial)
+    trial.put_back(counted := CrashingStorage(trial.stage.tree), trash)
+    seen = set()
+    for crash_at, call in enumerate(counted.calls):
+        trial, trash = make()
+        with pytest.raises(Crash):
+            trial.put_back(CrashingStorage(trial.stage.tree, crash_at), trash)
+        is_back = _out_of_the_trash(trial) != lying
+        told = is_coming_back(trial.stage.place(), trial.stage.store, trash)
+        assert told == is_back, f"died at {call}"
+        seen.add(told)
+    assert seen == {True, False}
+
+
+def _out_of_the_trash(trial: Trial) -> set[str]:
+    return {path for path in everything(trial.stage.tree) if "/trash/" not in path}

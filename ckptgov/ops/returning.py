@@ -1,0 +1,132 @@
+"""The way back from the trash: files, manifest, record, state; then every byte is compared.
+
+Every step can be done again, so that one that was killed is gone on with by whoever comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ckptgov.catalog.facts import PlacedCopy, RunRootFacts, SealedFacts
+from ckptgov.errors import VerificationFailed
+from ckptgov.model.checkpoint import VerifyLevel
+from ckptgov.model.copies import CopyState
+from ckptgov.model.journal import NumberedRecord, Tombstone, Undelete
+from ckptgov.model.pacing import FlowClass
+from ckptgov.model.retention import Action, Removal
+from ckptgov.ops.copy_lease import copy_lease
+from ckptgov.ops.moving import paced_reading
+from ckptgov.ops.record import record_look
+from ckptgov.ops.removal_root import root_of
+from ckptgov.ops.removing import Removing, write_record
+from ckptgov.ops.standing_run import decoded, standing_run
+from ckptgov.work.remove import put_back
+from ckptgov.work.seal import SealSettings
+from ckptgov.work.tier import Place
+from ckptgov.work.verify import verify_sealed
+
+
+def from_trash(removing: Removing, is_known: bool, removal: Removal) -> str:
+    """Files, manifest, record, state; then every byte is compared.
+
+    Raises:
+        VerificationFailed: it came back, and is not what its manifest says: it is not offered.
+    """
+    context = removing.context
+    place = removing.place(removal.place)
+    root = root_of(removing, removal, place)
+    with copy_lease(context, removal.content_id, removal.place):
+        with removing.paced(place, f"undelete {removal.name}") as paced:
+            name = put_back(paced, removing.store(root, place), removal.trash)
+        run = standing_run(context, removing.run(removal.run_id).identity.name, node=None)
+        record = Undelete(
+            stamp=context.author.stamp(removal.run_id, reason="brought back from the trash"),
+            content_id=removal.content_id,
+            place=removal.place,
+            plan_id=removal.plan_id or None,
+        )
+        write_record(context, run, record, removing.store(root, place))
+        if is_known:
+            context.catalog.removals.undo(removal.run_id, removal.content_id, removal.place)
+    shards = compared(removing, removal, root, place)
+    return f"brought back to {name}; {shards} shards compared equal"
+
+
+def compared(removing: Removing, removal: Removal, root: RunRootFacts, place: Place) -> int:
+    """Compare what was brought back by digest, and let the catalog know; how many shards it has.
+
+    Raises:
+        VerificationFailed: it is not what its manifest says: it is not offered.
+    """
+    context = removing.context
+    removing.close()  # what the look knew is over
+    look = removing.look(root, place)
+    copy = next(
+        one
+        for stored in look.stored
+        if (one := look.sealed(stored)) is not None
+        and one.manifest.content_id == removal.content_id
+    )
+    settings = SealSettings(threads=context.settings.digest_threads, progress=context.progress)
+    what = f"verify {removal.name}"
+    with paced_reading(context, [look], what=what, flow_class=FlowClass.BACKGROUND):
+        outcome = verify_sealed(
+            look, copy, level=VerifyLevel.DIGEST, clock=context.author.clock, settings=settings
+        )
+    look.refresh()
+    at_ns = context.author.clock.now_ns()
+    record_look(context.catalog, look, removal.run_id, at_ns=at_ns, sightings=None)
+    if outcome.findings:
+        first = outcome.findings[0]
+        raise VerificationFailed(
+            f"{first.path}: {first.evidence} ({first.reason.value}); it came back, and is not "
+            "offered"
+        )
+    return len(outcome.held)
+
+
+def uncompared(removing: Removing, run_id: str) -> Iterator[Removal]:
+    """Copies within reach that an undelete brought back, and did not come to compare; as the
+    removals they were, in the state REOPENED."""
+    catalog = removing.context.catalog
+    held = [
+        one
+        for one in catalog.copies(run_id)
+        if one.state is CopyState.REOPENED and removing.is_here(one.place)
+    ]
+    records = decoded(catalog.binding_records(run_id)) if held else ()
+    sealed = catalog.sealed_of(run_id, [one.content_id for one in held])
+    for one in held:
+        back = _last_said(records, one)
+        if isinstance(back, Undelete) and (one.verified_at_ns or 0) <= back.stamp.at_ns:
+            yield _as_removal(one, back, sealed[one.content_id])
+
+
+def _last_said(records: Iterable[NumberedRecord], copy: PlacedCopy) -> Tombstone | Undelete | None:
+    """What the journal says last of a copy's going or coming back."""
+    said: Tombstone | Undelete | None = None
+    for each in records:
+        match each.record:
+            case Tombstone(content_id=copy.content_id) | Undelete(content_id=copy.content_id):
+                if each.record.place in (None, copy.place):
+                    said = each.record
+            case _:
+                pass
+    return said
+
+
+def _as_removal(copy: PlacedCopy, back: Undelete, sealed: SealedFacts) -> Removal:
+    return Removal(
+        run_id=copy.run_id,
+        content_id=copy.content_id,
+        place=copy.place,
+        name=copy.name,
+        action=Action.PRUNE,
+        plan_id=back.plan_id or "",
+        state=copy.state,
+        condemned_at_ns=back.stamp.at_ns,
+        due_at_ns=back.stamp.at_ns,
+        trash_s=0.0,
+        bytes=sealed.bytes,
+        files=sealed.shard_count,
+    )
