@@ -114,14 +114,21 @@ def _as_if_never(removing: Removing, run_id: str, condemned: Sequence[Removal]) 
 
 
 def _why_missed(removing: Removing, verdict: RunVerdict, removal: Removal) -> str | None:
+    """Why a copy is not to go as a part of its checkpoint; by itself it still may."""
     tier = removing.place_facts(removal.place).tier
     reasons = _CLAIMED if removing.is_deletion(removal.plan_id) else _PROTECTED
     for checkpoint in verdict.checkpoints:
         if checkpoint.content_id != removal.content_id:
             continue
-        for at in checkpoint.tiers:
-            if at.tier == tier and at.action is None:
-                found = [one.text for one in at.why if one.reason in reasons]
-                if found:
-                    return found[0]
+        kept = [
+            (at.tier, why.text)
+            for at in checkpoint.tiers
+            if at.action is None
+            for why in at.why
+            if why.reason in reasons
+        ]
+        is_pruned = any(at.tier == tier and at.action is Action.PRUNE for at in checkpoint.tiers)
+        if kept and not is_pruned:
+            here = (text for each, text in kept if each == tier)
+            return next(here, f"{kept[0][1]}; a plan may evict this copy")
     return None

@@ -373,6 +373,19 @@ class TestCopiesThatStay:
         assert "notes.txt" in told[100]["text"]
         assert told[200]["went"] == "purged"
 
+    def test_a_pin_ends_the_going_of_the_whole_checkpoint(
+        self, cli, two_tiers, govern, plan, run: Path, time_is_over
+    ) -> None:
+        govern("lustre: {last: 2}, cold: {last: 2}")
+        cli.done("apply", plan())
+        cli.done("pin", "hf", "100", "--name", "paper", "--reason", "a figure")
+        time_is_over()
+        assert cli.json("apply").code == 3
+        assert cli.json("apply").code == 0, "it waits for ever"
+        assert (two_tiers / "hf/checkpoint-100").exists()
+        assert not (two_tiers / "hf/checkpoint-200").exists()
+        assert {one["action"] for one in cli.json("plan").json["entries"]} <= {"evict"}
+
     def test_lost_elsewhere_in_between_it_stays(
         self, cli, two_tiers, run: Path, plan, time_is_over
     ) -> None:
