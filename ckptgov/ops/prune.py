@@ -255,7 +255,9 @@ def _move(removing: Removing, removal: Removal, place: Place, look: RunLook) -> 
         removal.run_id, removal.content_id, removal.place, trash=trashed.trash
     )
     if skips_trash(moved, trashed):
-        return purge_now(removing, moved, "other copies of it stay")
+        is_evicted = moved.action is Action.EVICT
+        why = "other copies of it stay" if is_evicted else "its policy keeps no trash"
+        return purge_now(removing, moved, why)
     text = "; ".join((f"moved to {trashed.trash}", *_beside(trashed)))
     return removing.step_of(
         moved,
