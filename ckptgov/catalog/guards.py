@@ -77,6 +77,8 @@ class Guard(Struct, frozen=True, kw_only=True):
 
     ``path``: (line, highest step that still counts or None) of the lines that are offered.
     ``without``: content ids that do not count, being marked bad or reported unloadable.
+    ``doubted``: (content id, when) of those reported corrupt of which a copy was compared since:
+    only such copies count.
     ``protected``: (content id, why) of pins and start points: such a one may lose a copy that it
     does not need, no more. ``reachable``: places that can be reached now. ``compared_since_ns``:
     a copy compared before then is none to rely on. ``may_be_emptied`` lifts ``min_restorable``
@@ -85,6 +87,7 @@ class Guard(Struct, frozen=True, kw_only=True):
 
     path: tuple[tuple[int, int | None], ...]
     without: frozenset[str] = frozenset()
+    doubted: tuple[tuple[str, int], ...] = ()
     protected: tuple[tuple[str, str], ...] = ()
     reachable: frozenset[str]
     min_restorable: int
@@ -97,6 +100,12 @@ class Guard(Struct, frozen=True, kw_only=True):
         if step is None or content_id in self.without:
             return False
         return any(line == one and (end is None or step <= end) for one, end in self.path)
+
+    def trusts(self, content_id: str, compared_at_ns: int | None) -> bool:
+        """Whether a verified copy is one to rely on: nobody reported it corrupt since."""
+        return all(
+            (compared_at_ns or 0) > since_ns for one, since_ns in self.doubted if one == content_id
+        )
 
 
 class Going(NamedTuple):
@@ -200,7 +209,7 @@ def _read(
     }
     for content_id, place, state, coverage, at_ns in connection.execute(_COPIES, wanted).all():
         goes = (content_id, place) in going.copies
-        if state != _VERIFIED and not goes:
+        if (state != _VERIFIED and not goes) or not guard.trusts(content_id, at_ns):
             continue
         shards = None if coverage is None else int.from_bytes(coverage, "little")
         copy = _Copy(place, shards, at_ns or 0)

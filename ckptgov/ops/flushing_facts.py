@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ckptgov.model.checkpoint import digits_of
 from ckptgov.model.copies import CopyState
-from ckptgov.model.journal import Sealed
+from ckptgov.model.journal import Outcome, Sealed
 from ckptgov.ops.record import coverage_of, state_of
-from ckptgov.planning.choose import reported_unloadable
+from ckptgov.planning.choose import is_cleared, reported_unloadable
 from ckptgov.planning.flushable import FlushCheckpoint, FlushCopy, RunToFlush, standing_pins
 from ckptgov.planning.lines import is_marked_bad
 from ckptgov.work.answer import share_journal
@@ -45,8 +45,9 @@ def run_to_flush(
         record = sealed.get(content_id)
         line = record.line if record is not None else lines.active.number
         mark = is_marked_bad(records, content_id=content_id, step=manifest.step, line=line)
-        if mark is None and content_id in unloadable:
-            mark = f"reported {unloadable[content_id].outcome.value}"
+        report = unloadable.get(content_id)
+        if mark is None and report is not None and not _is_cleared(report, found):
+            mark = f"reported {report.outcome.value}"
         checkpoints.append(
             FlushCheckpoint(
                 content_id=content_id,
@@ -71,6 +72,10 @@ def run_to_flush(
         run_id=run_id, name=name, lines=lines, checkpoints=tuple(checkpoints), unseen=unseen
     )
     return run, copies
+
+
+def _is_cleared(report: Outcome, copies: Iterable[CopyAt]) -> bool:
+    return any(is_cleared(report, one.copy.proof.verified_at_ns) for one in copies)
 
 
 def _gone(record: Sealed) -> FlushCheckpoint:

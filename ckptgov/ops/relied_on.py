@@ -113,7 +113,10 @@ class _Stays(Closing):
         for one in catalog.copies_of(self._run_id, [content_id])[content_id]:
             goes = (content_id, one.place) in self._gone
             is_near = one.place in self._guard.reachable
-            if one.state is CopyState.VERIFIED and is_near and not goes:
+            is_good = one.state is CopyState.VERIFIED and self._guard.trusts(
+                content_id, one.verified_at_ns
+            )
+            if is_good and is_near and not goes:
                 yield one
 
     def _stands(self, copy: PlacedCopy) -> bool:

@@ -7,13 +7,15 @@ against its own rows within the transaction that condemns or begins.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from msgspec import Struct
 
 from ckptgov.catalog.facts import RunFacts, SealedFacts
 from ckptgov.catalog.guards import Guard
 from ckptgov.manifest.names import parse_record_file_name, parse_restart_file_name
-from ckptgov.model.journal import KIND_OF, Restart, RestoreOutcome
+from ckptgov.model.copies import CopyState
+from ckptgov.model.journal import KIND_OF, Outcome, Restart
 from ckptgov.model.policy import Floors, Lifecycle, Policy
 from ckptgov.ops import restart_journal
 from ckptgov.ops.context import Context
@@ -22,9 +24,12 @@ from ckptgov.ops.retention_facts import path_of
 from ckptgov.ops.retention_places import SeenPlaces
 from ckptgov.ops.standing_run import StandingRun, standing_run
 from ckptgov.ops.start_points import start_points
-from ckptgov.planning.choose import reported_unloadable
+from ckptgov.planning.choose import is_cleared, reported_unloadable
 from ckptgov.planning.flushable import standing_pins
 from ckptgov.planning.lines import is_marked_bad
+
+_STANDING = frozenset({CopyState.VERIFIED, CopyState.CONDEMNED})
+"""A condemned copy still counts for what would be missed."""
 
 
 class Guarded(Struct, frozen=True, kw_only=True):
@@ -89,9 +94,11 @@ def guard_of(context: Context, guarded: Guarded, seen: SeenPlaces) -> Guard:
     max_age_s = context.settings.verify_max_age_s
     if policy is not None and policy.verify_max_age_s is not None:
         max_age_s = policy.verify_max_age_s
+    doubts = _doubts(context, run)
     return Guard(
         path=path_of(run.lines),
-        without=frozenset(_that_do_not_count(context, run)),
+        without=doubts.without,
+        doubted=doubts.doubted,
         protected=tuple(_protected(context, run, now_ns)),
         reachable=frozenset(
             place for place, site in run.sites.items() if seen.why_not(site) is None
@@ -103,23 +110,32 @@ def guard_of(context: Context, guarded: Guarded, seen: SeenPlaces) -> Guard:
     )
 
 
-def _that_do_not_count(context: Context, run: StandingRun) -> Iterable[str]:
-    """Marked bad, or reported unloadable and not compared since."""
+class _Doubts(NamedTuple):
+    """As the guard is told it: what does not count, and what counts only where it was compared."""
+
+    without: frozenset[str]
+    doubted: tuple[tuple[str, int], ...]
+
+
+def _doubts(context: Context, run: StandingRun) -> _Doubts:
     unloadable = reported_unloadable(run.judging)
+    without, doubted = set[str](), list[tuple[str, int]]()
     for one in context.catalog.checkpoints(run.run_id):
-        mark = is_marked_bad(run.judging, content_id=one.content_id, step=one.step, line=one.line)
         report = unloadable.get(one.content_id)
+        mark = is_marked_bad(run.judging, content_id=one.content_id, step=one.step, line=one.line)
         if mark is not None:
-            yield one.content_id
+            without.add(one.content_id)
+        elif report is not None and _is_cleared_somewhere(context, one, report):
+            doubted.append((one.content_id, report.stamp.at_ns))
         elif report is not None:
-            is_doubt = report.outcome is RestoreOutcome.CORRUPT
-            if not (is_doubt and _compared_since(context, one, report.stamp.at_ns)):
-                yield one.content_id
+            without.add(one.content_id)
+    return _Doubts(frozenset(without), tuple(doubted))
 
 
-def _compared_since(context: Context, one: SealedFacts, at_ns: int) -> bool:
+def _is_cleared_somewhere(context: Context, one: SealedFacts, report: Outcome) -> bool:
     placed = context.catalog.copies_of(one.run_id, [one.content_id])[one.content_id]
-    return any((copy.verified_at_ns or 0) > at_ns for copy in placed)
+    standing = (copy for copy in placed if copy.state in _STANDING)
+    return any(is_cleared(report, copy.verified_at_ns) for copy in standing)
 
 
 def _protected(context: Context, run: StandingRun, now_ns: int) -> Iterable[tuple[str, str]]:

@@ -15,7 +15,7 @@ from ckptgov.errors import UnknownRun
 from ckptgov.layouts.tree import join
 from ckptgov.model.checkpoint import Purpose
 from ckptgov.model.copies import REMOVED, CopyState
-from ckptgov.model.journal import KIND_OF, Record, Restart, RestoreOutcome
+from ckptgov.model.journal import KIND_OF, Record, Restart
 from ckptgov.model.policy import Policy
 from ckptgov.model.retention import CheckpointToKeep, CopyToKeep, RunToKeep
 from ckptgov.model.settings import Link
@@ -30,7 +30,7 @@ from ckptgov.ops.retention_places import SeenPlaces
 from ckptgov.ops.standing_facts import manifest_of
 from ckptgov.ops.standing_run import Site, StandingRun, decoded, standing_run
 from ckptgov.ops.start_points import start_points
-from ckptgov.planning.choose import reported_unloadable
+from ckptgov.planning.choose import is_cleared, reported_unloadable
 from ckptgov.planning.flushable import RunToFlush, standing_pins
 from ckptgov.planning.lines import Lines, is_marked_bad
 
@@ -190,7 +190,7 @@ class _OneRun:
                 is_start_point=key in started,
                 awaited_by=frozenset(awaited.get(key, ())),
                 metrics=tuple(sorted(metrics.get(key, {}).items())),
-                copies=tuple(self._placed(sealed, copies)),
+                copies=tuple(self._placed(sealed, copies, marked=marks[key] is not None)),
             )
 
     def _mark(self, one: SealedFacts) -> str | None:
@@ -201,12 +201,20 @@ class _OneRun:
         report = self._unloadable.get(one.content_id)
         if mark is not None or report is None:
             return mark
-        verified_at_ns = [copy.verified_at_ns or 0 for copy in self._copies.get(one.content_id, ())]
-        if report.outcome is RestoreOutcome.CORRUPT and any(
-            at_ns > report.stamp.at_ns for at_ns in verified_at_ns
-        ):
+        copies = self._copies.get(one.content_id, ())
+        if any(_is_verified(copy) and is_cleared(report, copy.verified_at_ns) for copy in copies):
             return None
         return f"restart {report.restart_id} reported {report.outcome.value} ({report.stamp.by})"
+
+    def _state(self, copy: PlacedCopy) -> CopyState:
+        """Its state; one that was reported corrupt since it was compared is to be compared again.
+
+        So it is where another copy of the checkpoint was: else the checkpoint is marked.
+        """
+        report = self._unloadable.get(copy.content_id)
+        if report is None or not _is_verified(copy) or is_cleared(report, copy.verified_at_ns):
+            return copy.state
+        return CopyState.REOPENED
 
     def _start_points(self) -> frozenset[str]:
         given = (
@@ -248,7 +256,9 @@ class _OneRun:
         )
         return awaited_in(run, self._wanted.links)
 
-    def _placed(self, sealed: SealedFacts, copies: Sequence[PlacedCopy]) -> Iterable[CopyToKeep]:
+    def _placed(
+        self, sealed: SealedFacts, copies: Sequence[PlacedCopy], *, marked: bool
+    ) -> Iterable[CopyToKeep]:
         sizes: list[int] | None = None
         for copy in copies:
             place, site = self._places[copy.place], self._standing.sites.get(copy.place)
@@ -261,7 +271,7 @@ class _OneRun:
                 place=copy.place,
                 tier=place.tier,
                 node=place.node,
-                state=copy.state,
+                state=copy.state if marked else self._state(copy),
                 coverage=copy.coverage,
                 bytes=size,
                 files=files,
@@ -356,3 +366,7 @@ def _without_leases(names: frozenset[str]) -> frozenset[str]:
 
 def _order(one: SealedFacts) -> tuple[int, int, int]:
     return (one.step if one.step is not None else -1, one.line, one.attempt)
+
+
+def _is_verified(copy: PlacedCopy) -> bool:
+    return copy.state is CopyState.VERIFIED

@@ -127,7 +127,7 @@ def _load_findings(
     report = unloadable.get(one.content_id)
     if report is None:
         return
-    if report.outcome is RestoreOutcome.CORRUPT and _verified_since(one, report):
+    if any(is_cleared(report, copy.verified_at_ns) for copy in one.copies):
         return
     yield Finding(
         Reason.BAD,
@@ -136,11 +136,11 @@ def _load_findings(
     )
 
 
-def _verified_since(one: CheckpointFacts, report: Outcome) -> bool:
-    return any(
-        copy.verified_at_ns is not None and copy.verified_at_ns > report.stamp.at_ns
-        for copy in one.copies
-    )
+def is_cleared(report: Outcome, compared_at_ns: int | None) -> bool:
+    """Whether a copy that was last compared then is past this report: corruption was looked for
+    since, and not found. That it did not load is ended by no comparison."""
+    is_doubt = report.outcome is RestoreOutcome.CORRUPT
+    return is_doubt and compared_at_ns is not None and compared_at_ns > report.stamp.at_ns
 
 
 def _purpose_findings(one: CheckpointFacts, query: Query) -> Iterable[Finding]:

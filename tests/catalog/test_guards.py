@@ -10,6 +10,7 @@ from ckptgov.model.copies import CopyState
 from ckptgov.model.retention import Action
 
 S = 10**9
+LATELY_NS = 10 * 24 * 3600 * S  # when copies were compared
 WITHIN_REACH = frozenset({"s1", "n1", "n2"})
 
 
@@ -87,6 +88,19 @@ def test_what_is_marked_bad_counts_for_nothing_and_may_go(three) -> None:
     with pytest.raises(RefusedBySafety, match="step_20 is the newest"):
         three.prune(("c20", "s1"), without=frozenset({"c30"}))
     assert three.prune(("c30", "s1"), without=frozenset({"c30"}))
+
+
+def test_of_what_was_reported_corrupt_only_copies_that_were_compared_since_count(small) -> None:
+    reported = (("c20", LATELY_NS + 1),)
+    small.add(10, "s1")
+    small.add(20, "s1", "n1")
+    with pytest.raises(RefusedBySafety, match="step_10 is the newest"):
+        small.prune(("c10", "s1"), doubted=reported)
+    small.copy("c20", "s2", verified_at_ns=LATELY_NS + 2)
+    assert small.prune(("c10", "s1"), doubted=reported)
+    with pytest.raises(RefusedBySafety, match="step_20 would be left without a whole verified"):
+        small.evict(("c20", "s2"), doubted=reported)
+    assert small.evict(("c20", "s1"), doubted=reported)
 
 
 def test_what_another_line_has_replaced_counts_for_nothing_and_may_go(three) -> None:

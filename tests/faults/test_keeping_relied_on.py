@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fault_keeping_world import RUN, SHARED, World, world_of_two, write_shards
+from fault_keeping_world import NEAR, NODE, RUN, SHARED, World, world_of_two, write_shards
 
+from ckptgov.governor.local import Governor
+from ckptgov.model.checkpoint import VerifyLevel
+from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Query
+from ckptgov.model.journal import RestoreOutcome
+from ckptgov.ops.retention_facts import RetentionFacts, Wanted
 from ckptgov.testing.builders import WRITTEN_AT_NS
 
 
@@ -32,3 +38,60 @@ def test_the_newest_written_over_since_the_last_scan_does_not_let_the_next_go(
         after = governor.latest(RUN, Query()).chosen
     assert after is not None, "the only restorable checkpoint is in the trash"
     assert after.step == 1
+
+
+@pytest.fixture
+def doubted(tmp_path: Path) -> Iterator[World]:
+    """Steps 1 and 2 lie on a node's disk and are flushed; of step 2 a restart said "corrupt"."""
+    world = World(tmp_path, None)
+    for step in (1, 2):
+        directory = world.run_root(NEAR) / f"step_{step}"
+        write_shards(directory, str(step), at_ns=WRITTEN_AT_NS + step * 10**10)
+        with world.process() as governor:
+            governor.commit(str(directory), run=RUN, node=NODE)
+    with world.process() as governor:
+        governor.flush(RUN)
+        report_corrupt(governor)
+    yield world
+    world.close()
+
+
+def report_corrupt(governor: Governor) -> None:
+    assert governor.latest(RUN, Query(), restart_id="again").chosen is not None
+    governor.report(RUN, restart_id="again", outcome=RestoreOutcome.CORRUPT)
+
+
+def copies_of_step_2(world: World) -> dict[str, tuple[str | None, CopyState]]:
+    """By tier, as a plan is made of them: how the checkpoint is marked, and the copy's state."""
+    with world.process() as governor:
+        facts = RetentionFacts(governor.context, now_ns=world.clock.now_ns())
+        run = governor.context.catalog.run_by_name(RUN)
+        assert run is not None
+        (one,) = [each for each in facts.of(run, Wanted()).checkpoints if each.step == 2]
+    return {copy.tier: (one.mark, copy.state) for copy in one.copies}
+
+
+def test_a_copy_not_compared_since_it_was_reported_corrupt_is_not_relied_on(
+    doubted: World,
+) -> None:
+    assert all(mark is not None for mark, _state in copies_of_step_2(doubted).values())
+    with doubted.process() as governor:
+        governor.verify(str(doubted.run_root(NEAR)), level=VerifyLevel.DIGEST)
+    assert copies_of_step_2(doubted) == {
+        NEAR: (None, CopyState.VERIFIED),
+        SHARED: (None, CopyState.REOPENED),
+    }
+    with doubted.process() as governor:
+        governor.verify(RUN, level=VerifyLevel.DIGEST)
+    assert set(copies_of_step_2(doubted).values()) == {(None, CopyState.VERIFIED)}
+
+
+def test_what_was_compared_since_it_was_reported_corrupt_is_flushed(doubted: World) -> None:
+    shutil.rmtree(doubted.run_root(SHARED) / "step_2")
+    with doubted.process() as governor:
+        governor.scan(())
+        assert not governor.flush(RUN).checkpoints
+        governor.verify(str(doubted.run_root(NEAR)), level=VerifyLevel.DIGEST)
+        (flushed,) = governor.flush(RUN).checkpoints
+    assert flushed.error is None
+    assert (doubted.run_root(SHARED) / "step_2/DONE").exists()
