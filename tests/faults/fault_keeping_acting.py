@@ -103,6 +103,7 @@ class Acting(RuleBasedStateMachine):
         self.numbers = itertools.count(1)
         self.has_run = False
         self.is_to_be_looked_at = False
+        self.was_disturbed = False
 
     def _say(self, governor: Governor, what: str, pick: int) -> None:
         self.is_to_be_looked_at |= what not in ("pin", "pin for days", "unpin")

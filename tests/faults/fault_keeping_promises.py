@@ -54,13 +54,14 @@ class Promising(Acting):
     def kept(self) -> Iterator[list[ApplyAnswer]]:
         """P2 over the block, whatever goes in it."""
         told: list[ApplyAnswer] = []
-        self.is_to_be_looked_at = True
+        self.is_to_be_looked_at, self.was_disturbed = True, False
         self.before = self._snapshot()
         yield told
         self._learn()
         for one in told:
             self._count(one)
         is_done = bool(told) and (told[0].error is None or isinstance(told[0].error, PartlyDone))
+        is_done &= not self.was_disturbed
         after = self._snapshot()
         self._require_kept(self.before, after, is_done=is_done)
         self._require_latest(after)
@@ -158,6 +159,7 @@ class Promising(Acting):
 
     def _meanwhile(self, what: str, pick: int) -> None:
         """What somebody else does; P2 is asked of what stands then."""
+        self.was_disturbed = True
         with self.world.process() as governor:
             self._say(governor, what, pick)
         self._learn()

@@ -17,7 +17,7 @@ from ckptgov.manifest.forms.manifests import decode_manifest
 from ckptgov.model.checkpoint import Evidence, Manifest
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import CheckpointFacts, Query
-from ckptgov.model.journal import NumberedRecord
+from ckptgov.model.journal import NumberedRecord, RestoreOutcome
 from ckptgov.ops.standing_run import decoded
 from ckptgov.planning.choose import reported_unloadable
 from ckptgov.planning.lines import Lines, is_marked_bad, read_lines
@@ -111,10 +111,8 @@ def snapshot(world: World, governor: Governor, saves: Mapping[str, Save]) -> Sna
     catalog = governor.context.catalog
     run = catalog.run_by_name(RUN)
     tier_of = {facts.place: tier for tier, facts in world.places.items()}
-    states = {
-        (one.content_id, tier_of[one.place]): one.state
-        for one in (catalog.copies(run.identity.run_id) if run is not None else ())
-    }
+    copies = catalog.copies(run.identity.run_id) if run is not None else ()
+    states = {(one.content_id, tier_of[one.place]): one.state for one in copies}
     sealed: dict[str, set[str]] = {}
     for tier in TIERS:
         for content_id in sealed_at(world, tier, saves):
@@ -127,24 +125,44 @@ def snapshot(world: World, governor: Governor, saves: Mapping[str, Save]) -> Sna
         }
 
     records = records_of(governor) if run is not None else ()
+    compared = [
+        (one.content_id, one.verified_at_ns or 0)
+        for one in copies
+        if one.state in _COUNTED and one.content_id in sealed
+    ]
     return Snapshot(
         sealed={key: frozenset(tiers) for key, tiers in sealed.items()},
         counted=among(_COUNTED),
         offered=among(frozenset({CopyState.VERIFIED})),
-        eligible=sorted(_eligible(saves, records), key=lambda one: one.order),
+        eligible=sorted(_eligible(saves, records, compared), key=lambda one: one.order),
         reachable=frozenset({SHARED}) if world.is_away else frozenset(TIERS),
         states=states,
     )
 
 
-def _eligible(saves: Mapping[str, Save], records: Sequence[NumberedRecord]) -> list[Save]:
+def _eligible(
+    saves: Mapping[str, Save],
+    records: Sequence[NumberedRecord],
+    compared: Sequence[tuple[str, int]],
+) -> list[Save]:
+    """Those that ``latest`` may ever offer. ``compared``: content ids, and when a copy was.
+
+    What was reported corrupt may be offered again once it was compared; what did not load may not.
+    """
     lines: Lines = read_lines(records)
-    unloadable = reported_unloadable(records)
+    reports = reported_unloadable(records)
+    cleared = {
+        content_id
+        for content_id, at_ns in compared
+        if content_id in reports
+        and reports[content_id].outcome is RestoreOutcome.CORRUPT
+        and at_ns > reports[content_id].stamp.at_ns
+    }
     return [
         one
         for one in saves.values()
         if lines.includes(one.line, one.step)
-        and one.content_id not in unloadable
+        and one.content_id not in reports.keys() - cleared
         and is_marked_bad(records, content_id=one.content_id, step=one.step, line=one.line) is None
     ]
 

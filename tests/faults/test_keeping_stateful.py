@@ -195,6 +195,9 @@ class Keeping(Promising):
             with self.world.process(fuse) as governor:
                 told.append(governor.apply(plan_id))
             self.tally[f"came in between: {fuse.has_gone_off}"] += 1
+        if fuse.has_gone_off:  # what it did not know of yet, the next one does
+            with self.kept() as told, self.world.process() as governor:
+                told.append(governor.apply(None))
 
     @rule()
     def two_apply_at_once(self) -> None:
