@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ckptgov.client.tasks import reconcile_body
 from ckptgov.client.transport import Transport, path_of, whole
+from ckptgov.model.verbs import LONGEST_LOOK_S
 from ckptgov.wire import decode
 
 if TYPE_CHECKING:
@@ -14,8 +15,8 @@ if TYPE_CHECKING:
     from ckptgov.model.usage import ReconcileAnswer
     from ckptgov.wire.documents import Document
 
-LOOK_S = 120.0
-"""How long the service may look at its tiers for one answer."""
+LOOK_S = LONGEST_LOOK_S + 10.0
+"""How long to wait for such an answer: where the service gives up, it says so first."""
 
 
 def ask(transport: Transport, path: str, body: Document, member: str) -> Document:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from ckptgov.model.settings import NodeSettings, TierSettings
     from ckptgov.model.usage import DuAnswer, ReconcileAnswer
 
+LONGEST_LOOK_S = 120.0
+"""How long a service may look at its tiers for an answer that somebody waits for."""
+
 
 def never() -> bool:
     """Nobody asks to stop."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from ckptgov.catalog.facts import RunRootFacts
 from ckptgov.errors import CkptgovError, CouldNotLook, Interrupted, StaleState
-from ckptgov.model.checkpoint import digits_of
 from ckptgov.model.copies import GONE, TRANSITIONS, CopyState
 from ckptgov.model.journal import Undelete
 from ckptgov.model.removal import RemovalStep, Went
@@ -175,9 +174,7 @@ def _is_sealed(removing: Removing, order: Order) -> bool:
     if held is None or held.state in GONE:
         return False
     place, root = _at(removing, order)
-    digits = digits_of(order.content_id)[:16]
-    stored = removing.store(root, place).manifests()
-    if any(one.content_prefix == digits for one in stored):
+    if removing.store(root, place).manifests_of(order.content_id):
         return True
     if CopyState.LOST in TRANSITIONS[held.state]:
         removing.context.catalog.transition(

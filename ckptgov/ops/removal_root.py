@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ckptgov.catalog.facts import RunRootFacts
 from ckptgov.errors import CouldNotLook
-from ckptgov.model.checkpoint import digits_of
 from ckptgov.model.retention import Removal
 from ckptgov.ops.removing import Removing
 from ckptgov.work.runstore import store_at
@@ -22,11 +21,9 @@ def root_of(removing: Removing, removal: Removal, place: Place) -> RunRootFacts:
         raise CouldNotLook(f"{place.root}: where run {removal.run_id} lies there is not known")
     if len(roots) == 1:
         return roots[0]
-    digits = digits_of(removal.content_id)[:16]
     for root in roots:
         if removal.trash and removal.trash.startswith(f"{root.sidecar}/"):
             return root
-        stored = store_at(place.storage, root.path).manifests()
-        if any(one.content_prefix == digits for one in stored):
+        if store_at(place.storage, root.path).manifests_of(removal.content_id):
             return root
     return roots[0]

@@ -18,7 +18,7 @@ from ckptgov.errors import (
     StaleState,
     UnknownRun,
 )
-from ckptgov.model.checkpoint import RunIdentity, digits_of
+from ckptgov.model.checkpoint import RunIdentity
 from ckptgov.model.closing import Closing
 from ckptgov.model.copies import CopyState
 from ckptgov.model.journal import NumberedRecord, Tombstone, Undelete
@@ -337,11 +337,9 @@ def bury(removing: Removing, removal: Removal, look: RunLook) -> None:
 
 def _require_old(look: RunLook, removal: Removal, records: list[NumberedRecord]) -> None:
     """See that the manifest that stands is the one whose removal was begun before."""
-    digits = digits_of(removal.content_id)[:16]
     leaving = Leaving(look.store, removal.place, records)
-    for stored in look.store.manifests():
-        is_own = stored.content_prefix == digits
-        if is_own and leaving.counts(stored, look.store.manifest(stored)):
+    for stored in look.store.manifests_of(removal.content_id):
+        if leaving.counts(stored, look.store.manifest(stored)):
             raise StaleState(f"{removal.name}: was brought there anew since")
 
 

@@ -16,6 +16,7 @@ from ckptgov.catalog.facts import RunFacts
 from ckptgov.errors import PartlyDone, TimedOut
 from ckptgov.model.answers import ScanAnswer, VerifyAnswer
 from ckptgov.model.movement import FlushAnswer
+from ckptgov.model.verbs import LONGEST_LOOK_S
 from ckptgov.ops.context import Context
 from ckptgov.ops.flush import FlushRequest
 from ckptgov.ops.flush import flush as flush_
@@ -29,9 +30,6 @@ from ckptgov.service.refusals import status_of_answer
 from ckptgov.service.runners import only_ingest, roots_of
 from ckptgov.wire import documents, movement, requests, usage
 from ckptgov.wire.documents import Document
-
-LONGEST_S = 120.0
-"""As long as a request that waits for storage may take."""
 
 A = TypeVar("A", ScanAnswer, VerifyAnswer, FlushAnswer)
 Asked = requests.AskFlush | requests.AskVerify | requests.AskScan | requests.AskReconcile
@@ -95,13 +93,13 @@ def reconcile(call: Call[requests.Query, requests.AskReconcile], tiers: Sequence
 def _seen(call: Call[requests.Query, B]) -> Iterator[Context]:
     """What this process reaches, as its workers see it, for as long as somebody waits."""
     clock = call.serving.clock
-    until = clock.monotonic() + LONGEST_S
+    until = clock.monotonic() + LONGEST_LOOK_S
 
     def count(count_bytes: int = 0) -> None:
         del count_bytes
         if clock.monotonic() > until:
             raise TimedOut(
-                f"a dry run of more than {LONGEST_S:g} s",
+                f"a dry run of more than {LONGEST_LOOK_S:g} s",
                 hint="compare less ('--level size'), or leave --dry-run out",
             )
 

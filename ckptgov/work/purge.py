@@ -171,8 +171,7 @@ def _is_sealed_again(place: Place, store: RunStore, manifest: Manifest) -> bool:
         StaleState: it stands since before.
     """
     assert place.uuid is not None
-    prefix = digits_of(manifest.content_id)[:16]
-    stored = [one for one in store.manifests() if one.content_prefix == prefix]
+    stored = store.manifests_of(manifest.content_id)
     if not stored:
         return False
     leaving = Leaving(store, place.uuid, store.journal().records)

@@ -176,8 +176,7 @@ def move_aside(
     require_identity(place)
     ask(stop)
     store = store_through(place, look)
-    prefix = digits_of(content_id)[:16]
-    if any(one.content_prefix == prefix for one in store.manifests()):
+    if store.manifests_of(content_id):
         case = sealed_case(place, store, content_id)
         standing = case.standing()
         require_unchanged(case, standing)

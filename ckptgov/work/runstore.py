@@ -103,6 +103,11 @@ class RunStore:
                 stored.append(StoredManifest(name, parsed[0], parsed[1]))
         return tuple(stored)
 
+    def manifests_of(self, content_id: str) -> tuple[StoredManifest, ...]:
+        """Those whose file names begin the content id as this one does."""
+        prefix = digits_of(content_id)[:16]
+        return tuple(one for one in self.manifests() if one.content_prefix == prefix)
+
     def header(self, stored: StoredManifest) -> ManifestHeader:
         """The members before the shards, over a file whose ``self`` matches."""
         path = f"{self.sidecar}/manifests/{stored.file}"

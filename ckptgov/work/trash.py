@@ -220,8 +220,7 @@ def has_files(store: RunStore, path: str) -> bool:
 
 def _is_moved(store: RunStore, manifest: Manifest, receipt: Receipt | None) -> bool:
     if not store.storage.traits.has_directories:
-        prefix = digits_of(manifest.content_id)[:16]
-        return all(one.content_prefix != prefix for one in store.manifests())
+        return not store.manifests_of(manifest.content_id)
     if receipt is None:
         return True  # it went with the purge, which comes after the move
     standing = standing_shards(store.storage, store.run_root, manifest, receipt)

@@ -520,7 +520,7 @@ class TestDryRuns:
             context.progress(1)
             raise AssertionError("it goes on reading")
 
-        monkeypatch.setattr(routes_dry, "LONGEST_S", -1.0)
+        monkeypatch.setattr(routes_dry, "LONGEST_LOOK_S", -1.0)
         monkeypatch.setattr(routes_dry, "verify_", read_on)
         told = served.post("/v1/runs/red/llm/verify", {"dry_run": True})
         assert (told.status, told.kind) == (504, "timed-out")
