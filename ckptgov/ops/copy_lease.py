@@ -17,6 +17,10 @@ from ckptgov.ops.processes import has_surely_ended, holder_of, process_of, this_
 TTL_NS = 30 * 10**9
 RENEW_S = 10.0
 
+_held_lock = threading.Lock()
+_held: set[tuple[str, str, str]] = set()
+"""What this process holds: holder, content id, place."""
+
 
 class CopyLease:
     """A held lease; ``is_lost`` turns true when another mover took it over."""
@@ -61,13 +65,29 @@ def copy_lease(context: Context, content_id: str, place: str) -> Iterator[CopyLe
     """Hold the lease for the block.
 
     Raises:
-        LeaseLost: another living mover holds it.
+        LeaseLost: another living mover holds it, or another thread of this process.
     """
-    lease = CopyLease(context, content_id, place)
+    with _only_thread(content_id, place):
+        lease = CopyLease(context, content_id, place)
+        try:
+            yield lease
+        finally:
+            lease.release()
+
+
+@contextmanager
+def _only_thread(content_id: str, place: str) -> Iterator[None]:
+    """The catalog knows a process as the holder, and lets its own holder take a lease anew."""
+    key = (holder_of(this_process()), content_id, place)
+    with _held_lock:
+        if key in _held:
+            raise LeaseLost(f"another thread of this process is at {content_id[:23]} already")
+        _held.add(key)
     try:
-        yield lease
+        yield
     finally:
-        lease.release()
+        with _held_lock:
+            _held.discard(key)
 
 
 def arriving(context: Context, content_ids: Iterable[str], place: str) -> frozenset[str]:

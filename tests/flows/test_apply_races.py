@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from ckptgov.catalog.flowfacts import FlowOwner
 from ckptgov.governor import open_governor
 from ckptgov.model.removal import Went
-from ckptgov.ops import prune
+from ckptgov.ops import copy_lease, prune
 from ckptgov.testing.builders import write_hf_trainer
 
 POLICY = """\
@@ -162,6 +163,8 @@ def test_what_was_made_anew_while_one_was_stopped_is_not_its_to_take(
         if not stopped:
             stopped.append(where)
             end_leases(home)
+            elsewhere = FlowOwner(host="elsewhere", boot="b", pid=1, started=1)
+            monkeypatch.setattr(copy_lease, "this_process", lambda: elsewhere)
             with open_governor() as other:
                 (one,) = other.apply(None).steps
                 assert one.went is Went.PURGED, one
@@ -183,3 +186,24 @@ def test_what_was_made_anew_while_one_was_stopped_is_not_its_to_take(
         "lustre": "digest",
         "cold": "digest",
     }
+
+
+def test_of_two_threads_of_one_process_one_takes_a_copy(
+    cli, run: Path, govern, monkeypatch, time_is_over
+) -> None:
+    govern("lustre: {last: 11}", grace="1d")
+    cli.done("apply", cli.json("plan").json["plan_id"])
+    time_is_over()
+    original, met = prune.move_aside, []
+
+    def meanwhile(*given, **named):
+        with open_governor() as other:
+            met.extend(other.apply(None).steps)
+        return original(*given, **named)
+
+    monkeypatch.setattr(prune, "move_aside", meanwhile)
+    with open_governor() as governor:
+        answer = governor.apply(None)
+    assert [one.went for one in met] == [Went.WAITING], met
+    assert [one.went for one in answer.steps] == [Went.TRASHED], answer
+    assert standing(run) == list(STEPS)[1:]
