@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from ckptgov.errors import Interrupted
+
 if TYPE_CHECKING:
     from ckptgov.model.answers import (
         LatestAnswer,
@@ -36,6 +38,16 @@ LONGEST_LOOK_S = 120.0
 def never() -> bool:
     """Nobody asks to stop."""
     return False
+
+
+def end_if(stop: Callable[[], bool]) -> None:
+    """Let what is under way end where somebody asked for it.
+
+    Raises:
+        Interrupted: they did; what was done stays done.
+    """
+    if stop():
+        raise Interrupted("told to stop; what was done stays done")
 
 
 class RegisteredRun(Protocol):

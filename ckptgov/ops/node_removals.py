@@ -13,6 +13,7 @@ from ckptgov.model.copies import GONE, TRANSITIONS, CopyState
 from ckptgov.model.journal import Undelete
 from ckptgov.model.removal import RemovalStep, Went
 from ckptgov.model.retention import Removal
+from ckptgov.model.verbs import end_if
 from ckptgov.ops.context import Context
 from ckptgov.ops.node_answers import Did, answer_of, held_copy, known_removal, said_of
 from ckptgov.ops.prune import carry_on, words_of
@@ -54,7 +55,7 @@ def remove_ordered(
             context.catalog.tick()
         answers = []
         for order in payload.orders:
-            _go_on_unless(stop())
+            end_if(stop)
             answers.append(answer_of(context, order, _did(removing, order, node)))
     return RemoveOutcome(answers=tuple(answers))
 
@@ -68,11 +69,6 @@ def forget_replaced(context: Context) -> None:
         for removal in found:
             if not removing.place_facts(removal.place).is_current:
                 carry_on(removing, removal, set())
-
-
-def _go_on_unless(is_stopped: bool) -> None:
-    if is_stopped:
-        raise Interrupted("told to stop; what was done stays done")
 
 
 def _did(removing: Removing, order: Order, node: str) -> Did:
@@ -139,7 +135,7 @@ def _came(removing: Removing, order: Order, step: RemovalStep) -> Did:
         Interrupted: it stopped half-way because it was told to.
     """
     if step.went is Went.WAITING:
-        _go_on_unless(removing.stop())
+        end_if(removing.stop)
     if step.went is Went.CHANGED:  # what stands there instead counts from now on
         _look(removing, order)
     return Did(

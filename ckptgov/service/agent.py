@@ -23,6 +23,7 @@ from ckptgov.errors import CkptgovError, Interrupted, LeaseLost
 from ckptgov.model.checkpoint import RunIdentity
 from ckptgov.model.cluster import NodeBeat, NodeState, TaskFacts, TaskKind, TaskState
 from ckptgov.model.movement import FlushState
+from ckptgov.model.verbs import end_if
 from ckptgov.ops.context import Context
 from ckptgov.ops.flush import FlushRequest, flush
 from ckptgov.ops.node_removals import forget_replaced
@@ -333,8 +334,7 @@ class Agent:
 
         def count(count_bytes: int) -> None:
             del count_bytes
-            if asked():
-                raise Interrupted("told to stop; what was done stays done")
+            end_if(asked)
 
         with self._serving.context("agent:" + self.node, talk=self._talk) as context:
             context.settings = settings_of_node(context.settings, self.node)

@@ -16,6 +16,7 @@ from msgspec import Struct
 from ckptgov import __version__
 from ckptgov.errors import CkptgovError, CouldNotLook, Interrupted, StorageError
 from ckptgov.model.clock import Clock
+from ckptgov.model.verbs import end_if
 from ckptgov.ops.flows_remote import RemoteDesk
 from ckptgov.service.agent import Agent, AgentIdentity
 from ckptgov.service.agent_cluster import HttpCluster
@@ -54,8 +55,7 @@ class EndingClock:
 
     def sleep(self, seconds: float) -> None:
         """Wait; raises Interrupted instead where it was told to end."""
-        if self._stop():
-            raise Interrupted("told to stop; what was done stays done")
+        end_if(self._stop)
         self._clock.sleep(seconds)
 
 

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from ckptgov.errors import (
     CkptgovError,
     CouldNotLook,
-    Interrupted,
     PartlyDone,
     RefusedBySafety,
     UnknownRun,
@@ -21,6 +20,7 @@ from ckptgov.model.answers import VerifyAnswer
 from ckptgov.model.cluster import TaskFacts, TaskKind
 from ckptgov.model.removal import Went
 from ckptgov.model.settings import TierSettings
+from ckptgov.model.verbs import end_if
 from ckptgov.ops.context import Context
 from ckptgov.service.payloads import (
     ApplyPayload,
@@ -102,7 +102,7 @@ def flush(context: Context, task: TaskFacts, stop: Stop) -> Ended:
     sources = None if payload.sources is None else frozenset(payload.sources)
     request = FlushRequest(run=run, step=payload.step, target=payload.to, sources=sources)
     answer = flush_(context, request, stop=stop)
-    _interrupt(stop)
+    end_if(stop)
     return Ended(document=flushed(answer), error=answer.error)
 
 
@@ -117,7 +117,7 @@ def verify(context: Context, task: TaskFacts, stop: Stop) -> Ended:
     else:
         tiers = payload.tiers or tuple(one.name for one in context.settings.tiers)
         answer = scrub(context, tiers, share_s=payload.share_s, stop=stop)
-        _interrupt(stop)
+        end_if(stop)
     return Ended(document=documents.verify(answer), error=answer.error)
 
 
@@ -185,7 +185,7 @@ def apply(context: Context, task: TaskFacts, stop: Stop) -> Ended:
     _write_as(context, payload)
     plan_id = newest_to_apply(context) if payload.is_newest else payload.plan
     answer = apply_(context, plan_id, strict=payload.strict, stop=stop)
-    _interrupt(stop)
+    end_if(stop)
     if not isinstance(answer.error, RefusedBySafety):
         ask_nodes(context)
     document = applied(answer)
@@ -208,7 +208,7 @@ def undelete(context: Context, task: TaskFacts, stop: Stop) -> Ended:
         raise UsageError("an undelete names a run")
     ask_back(context, run, payload.step)
     answer = undelete_(context, run, step=payload.step, stop=stop)
-    _interrupt(stop)
+    end_if(stop)
     return Ended(document=undeleted(answer), error=answer.error)
 
 
@@ -292,8 +292,3 @@ def _write_as(context: Context, asked: Asked) -> None:
     """Let records of what goes, and of what comes back, tell who wanted it."""
     if asked.asked_by is not None:
         context.author = replace(context.author, by=asked.asked_by)
-
-
-def _interrupt(stop: Stop) -> None:
-    if stop():
-        raise Interrupted("told to stop; what was done stays done")
