@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ckptgov.catalog.facts import PlacedCopy, RunRootFacts, SealedFacts
-from ckptgov.errors import VerificationFailed
+from ckptgov.errors import StaleState, VerificationFailed
 from ckptgov.model.checkpoint import VerifyLevel
 from ckptgov.model.copies import CopyState
 from ckptgov.model.journal import NumberedRecord, Tombstone, Undelete
@@ -20,6 +20,7 @@ from ckptgov.ops.record import record_look
 from ckptgov.ops.removal_root import root_of
 from ckptgov.ops.removing import Removing, write_record
 from ckptgov.ops.standing_run import decoded, standing_run
+from ckptgov.work.look import RunLook, SealedCopy
 from ckptgov.work.remove import put_back
 from ckptgov.work.seal import SealSettings
 from ckptgov.work.tier import Place
@@ -57,16 +58,14 @@ def compared(removing: Removing, removal: Removal, root: RunRootFacts, place: Pl
 
     Raises:
         VerificationFailed: it is not what its manifest says: it is not offered.
+        StaleState: it is not sealed there any more.
     """
     context = removing.context
     removing.close()  # what the look knew is over
     look = removing.look(root, place)
-    copy = next(
-        one
-        for stored in look.stored
-        if (one := look.sealed(stored)) is not None
-        and one.manifest.content_id == removal.content_id
-    )
+    copy = _sealed_in(look, removal.content_id)
+    if copy is None:
+        raise StaleState(f"{removal.name}: was brought back, and is not there any more")
     settings = SealSettings(threads=context.settings.digest_threads, progress=context.progress)
     what = f"verify {removal.name}"
     with paced_reading(context, [look], what=what, flow_class=FlowClass.BACKGROUND):
@@ -83,6 +82,14 @@ def compared(removing: Removing, removal: Removal, root: RunRootFacts, place: Pl
             "offered"
         )
     return len(outcome.held)
+
+
+def _sealed_in(look: RunLook, content_id: str) -> SealedCopy | None:
+    for stored in look.store.manifests_of(content_id):
+        copy = look.sealed(stored)
+        if copy is not None and copy.manifest.content_id == content_id:
+            return copy
+    return None
 
 
 def uncompared(removing: Removing, run_id: str) -> Iterator[Removal]:

@@ -5,6 +5,7 @@ Every call that it makes, of storage or of the catalog, is tried as the one that
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from fault_keeping_world import DAY_S, RUN, SHARED, Fuse, World, files_of, world_of_two
 
-from ckptgov.errors import CkptgovError, NoneRestorable
+from ckptgov.errors import CkptgovError, NoneRestorable, StaleState
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Query
 from ckptgov.testing.crashing import Crash
@@ -137,3 +138,16 @@ def test_the_purge_ends_it_where_anything_came_back(deaths: Deaths, each: Iterat
         assert not list(world.run_root(SHARED).glob(".ckptgov/trash/*/*"))
         ended.add((was, has_begun))
     assert {(CopyState.TRASHED, False), (CopyState.TRASHED, True)} <= ended
+
+
+def test_what_its_trainer_deleted_before_it_was_compared_is_told(deaths: Deaths) -> None:
+    number = deaths.count(changes=True) - 1
+    with deaths.at(number, changes=True) as world:
+        assert state(world) is CopyState.REOPENED
+        shutil.rmtree(world.run_root(SHARED) / "step_1")
+        (manifest,) = world.run_root(SHARED).glob(".ckptgov/manifests/step_1.*")
+        manifest.unlink()
+        with world.process() as governor:
+            answer = governor.undelete(RUN)
+        assert isinstance(answer.error, StaleState)
+        assert answer.restored == ()
