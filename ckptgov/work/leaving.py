@@ -16,6 +16,7 @@ from ckptgov.work.trash import (
     marks_of,
     name_mark,
     read_entry,
+    read_receipt,
     standing_shards,
     token_mark,
 )
@@ -63,11 +64,26 @@ class Leaving:
         receipt = self._store.newest_receipt(numbered, self._place, notes=[])
         return receipt is not None and not self.is_removed(manifest, receipt)
 
-    def is_replaced(self, manifest: Manifest, receipt: Receipt) -> bool:
-        """Whether another thing was saved in the place of what a tombstone has taken away."""
-        store = self._store
+    def is_replaced(self, manifest: Manifest, receipt: Receipt | None) -> bool:
+        """Whether another thing was saved in the place of what a tombstone has taken away.
+
+        ``receipt`` None: it lies in the trash already, where the manifest did not get to.
+        """
+        store, receipt = self._store, receipt or self._receipt_in_trash(manifest)
+        if receipt is None:
+            return False
         standing = standing_shards(store.storage, store.run_root, manifest, receipt)
         return bool(standing.others)
+
+    def _receipt_in_trash(self, manifest: Manifest) -> Receipt | None:
+        begin = f"{digits_of(manifest.content_id)[:16]}.{name_mark(manifest.name)}"
+        found = [
+            receipt
+            for path in self._paths()
+            if split(path)[1].startswith(begin)
+            and (receipt := read_receipt(self._store, path)) is not None
+        ]
+        return found[-1] if found else None
 
     def holds(self, name: str) -> bool:
         """Whether files of a checkpoint of this name still stand as its trash entry knows them, or

@@ -222,7 +222,7 @@ class RunLook(Closing):
         leaving = self._leaving_ones()
         if leaving is not None and leaving.is_removed(manifest, receipt):
             self._removed.add(stored.file)
-            if receipt is not None and leaving.is_replaced(manifest, receipt):
+            if leaving.is_replaced(manifest, receipt):
                 self._replaced.add(stored.file)
             return SealedCopy(stored=stored, manifest=manifest, proof=_gone(manifest))
         self._removed.discard(stored.file)

@@ -178,9 +178,10 @@ def move_aside(
     store = store_through(place, look)
     if store.manifests_of(content_id):
         case = sealed_case(place, store, content_id)
-        standing = case.standing()
-        require_unchanged(case, standing)
-        extras_of(case, standing)  # refuses what may not go along
+        if case.entry is None or case.receipt_file is not None:  # else its receipt went before
+            standing = case.standing()
+            require_unchanged(case, standing)
+            extras_of(case, standing)  # refuses what may not go along
         entry = case.entry or new_entry(case, now_ns)
         unseal(case, entry, tombstone=tombstone, still=still)
         return _moved(case, entry, stop)

@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from fault_keeping_world import RUN, SHARED, Fuse, World, world_of_two, write_shards
+from fault_keeping_world import (
+    RUN,
+    SHARED,
+    Fuse,
+    World,
+    files_of,
+    world_of_two,
+    write_shards,
+)
 
 from ckptgov.governor.local import Governor
 from ckptgov.model.facts import Query
@@ -73,3 +81,31 @@ def test_what_was_left_alone_leaves_nothing_in_the_trash_for_good(world: World, 
             governor.apply(None)
     assert (world.run_root(SHARED) / "step_1/a.bin").exists()
     assert not list(world.run_root(SHARED).glob(".ckptgov/trash/*/*"))
+
+
+@pytest.mark.parametrize("others_apply", [False, True])
+@pytest.mark.parametrize("at", range(12))
+def test_what_was_saved_again_meanwhile_is_sealed(
+    world: World, at: int, others_apply: bool
+) -> None:
+    again = world.run_root(SHARED) / "step_1"
+    offered: list[bool] = []
+
+    def save_again(governor: Governor) -> None:
+        shutil.rmtree(again, ignore_errors=True)
+        write_shards(again, "again", at_ns=WRITTEN_AT_NS + 10**12)
+        if others_apply:
+            governor.apply(None)
+        governor.scan(())
+        offered.append(governor.latest(RUN, Query(step=1)).error is None)
+
+    applied(world, at, save_again)
+    written = files_of(again)
+    assert written["a.bin"].startswith(b"a.bin of again")
+    with world.process() as governor:
+        governor.scan(())
+        governor.apply(None)
+        latest = governor.latest(RUN, Query(step=1))
+    assert latest.error is None, "it is never sealed"
+    assert files_of(again) == written
+    assert offered == [True]
