@@ -191,6 +191,8 @@ def check(
     ]
     if not guard.may_be_emptied:
         reasons += _emptied(run.values(), guard, shared)
+        if any(action is Action.PRUNE for _, action in going.actions):
+            reasons += _not_compared(run.values(), guard)
     if reasons:
         more = len(reasons) - _MOST_TOLD
         told = "; ".join(reasons[:_MOST_TOLD]) + (f"; and {more} more reasons" if more > 0 else "")
@@ -273,9 +275,7 @@ def _times(one: _Checkpoint, copies: Sequence[_Copy]) -> int:
 
 def _emptied(run: Collection[_Checkpoint], guard: Guard, shared: frozenset[str]) -> Iterator[str]:
     """What the run would lack: its newest ones, or as many as it has to keep."""
-    newest_first = sorted(
-        (one for one in run if one.purposes), key=lambda one: one.order, reverse=True
-    )
+    newest_first = sorted((one for one in run if one.purposes), key=_order, reverse=True)
     reaches: tuple[tuple[str, tuple[frozenset[str], ...]], ...] = (
         ("", ()),
         (" within reach", (guard.reachable,)),
@@ -307,6 +307,28 @@ def _too_few(newest_first: Sequence[_Checkpoint], guard: Guard, places: _Places)
             f"{len(after)} restorable{places.reach} would remain of {len(before)}, and at least "
             f"{guard.min_restorable} have to"
         )
+
+
+def _not_compared(run: Collection[_Checkpoint], guard: Guard) -> Iterator[str]:
+    """What the run is left with within reach, and was compared too long ago to be relied on: the
+    newest for each purpose, and those that ``min_restorable`` counts."""
+    wanted, steps = {one.value for one in Purpose}, set[int | None]()
+    for one in sorted((each for each in run if each.purposes), key=_order, reverse=True):
+        left = [each for each in one.after if each.place in guard.reachable]
+        if not one.is_whole(left):
+            continue
+        is_counted = Purpose.RESUME.value in one.purposes and one.step not in steps
+        is_relied_on = is_counted and len(steps) < guard.min_restorable
+        if is_relied_on:
+            steps.add(one.step)
+        lately = [each for each in left if each.compared_at_ns >= guard.compared_since_ns]
+        if (is_relied_on or wanted & {*one.purposes}) and not one.is_whole(lately):
+            yield f"{one.name}, which would be relied on, was not compared lately"
+        wanted -= {*one.purposes}
+
+
+def _order(one: _Checkpoint) -> tuple[int, int, int, str]:
+    return one.order
 
 
 def _name(run: dict[str, _Checkpoint], content_id: str) -> str:

@@ -146,7 +146,7 @@ def yielding(
                 gone.add(ruling.at.tier)
                 yield ruling, Action.EVICT, first
                 continue
-        if by_rule is not None and _may_be_pruned(one, ruling):
+        if by_rule is not None and decided.stale is None and _may_be_pruned(one, ruling):
             yield ruling, Action.PRUNE, by_rule
 
 

@@ -24,7 +24,7 @@ from ckptgov.model.retention import (
     RunVerdict,
     Why,
 )
-from ckptgov.planning.retention_protection import shields_of
+from ckptgov.planning.retention_protection import shields_of, stale_proof
 from ckptgov.planning.retention_rulings import Rules, Ruling, not_verified
 from ckptgov.planning.retention_settling import Judged, settle
 from ckptgov.planning.retention_terms import Terms, terms_of
@@ -32,11 +32,15 @@ from ckptgov.planning.retention_view import AtTier, seen_of
 
 
 class Decided(Struct, frozen=True, kw_only=True):
-    """Everything that was decided of one run, newest checkpoint first."""
+    """Everything that was decided of one run, newest checkpoint first.
+
+    ``stale`` says why nothing of it may be pruned now; evictions have their own check.
+    """
 
     run: RunToKeep
     terms: Terms
     judged: tuple[Judged, ...]
+    stale: Why | None
     notes: tuple[str, ...]
 
 
@@ -68,9 +72,14 @@ def judge(
         Judged(one, rulings[index], shields.get(one.checkpoint.content_id, []))
         for index, one in enumerate(seen)
     )
+    stale = None
+    if not terms.may_be_emptied:
+        stale = stale_proof(seen, terms.policy.floors, since_ns=terms.fresh_since_ns)
     for one in judged:
-        settle(one, terms)
-    return Decided(run=run, terms=terms, judged=judged, notes=tuple(dict.fromkeys(notes)))
+        settle(one, terms, stale)
+    return Decided(
+        run=run, terms=terms, judged=judged, stale=stale, notes=tuple(dict.fromkeys(notes))
+    )
 
 
 def verdict_of(decided: Decided) -> RunVerdict:

@@ -12,7 +12,7 @@ from ckptgov.model.checkpoint import Purpose
 from ckptgov.model.policy import Floors
 from ckptgov.model.retention import KeepReason, Why
 from ckptgov.planning.retention_view import Seen
-from ckptgov.planning.retention_words import nanoseconds, span, span_ns
+from ckptgov.planning.retention_words import moment, nanoseconds, span, span_ns
 
 Shields = dict[str, list[Why]]
 """Content id to what protects it."""
@@ -80,6 +80,15 @@ def is_offered(one: Seen) -> bool:
 
 
 def _least(newest_first: Sequence[Seen], floors: Floors) -> Iterator[_Shield]:
+    for rank, one in enumerate(_kept_at_least(newest_first, floors), 1):
+        text = (
+            f"kept: restorable checkpoint {rank} of the {floors.min_restorable} that every run "
+            "keeps (min_restorable)"
+        )
+        yield one.checkpoint.content_id, Why(KeepReason.FLOOR_RESTORABLE, text)
+
+
+def _kept_at_least(newest_first: Sequence[Seen], floors: Floors) -> Iterator[Seen]:
     """The newest so many to resume from, each whole at one tier within reach; a step once."""
     steps: set[int | None] = set()
     for one in newest_first:
@@ -90,9 +99,25 @@ def _least(newest_first: Sequence[Seen], floors: Floors) -> Iterator[_Shield]:
             continue
         if any(tier.is_whole for tier in one.tiers.values()):
             steps.add(held.step)
-            rank = f"{len(steps)} of the {floors.min_restorable}"
-            text = f"kept: restorable checkpoint {rank} that every run keeps (min_restorable)"
-            yield held.content_id, Why(KeepReason.FLOOR_RESTORABLE, text)
+            yield one
+
+
+def stale_proof(newest_first: Sequence[Seen], floors: Floors, *, since_ns: int) -> Why | None:
+    """What holds every prune of a run back: that what it is left with was not compared lately.
+
+    That are the newest within reach for each purpose, and those that ``min_restorable`` keeps.
+    """
+    offered = [one for one in newest_first if is_offered(one)]
+    newest = {_first(offered, purpose, anywhere=False, durably=False) for purpose in Purpose}
+    relied = [one for one in offered if one.checkpoint.content_id in newest]
+    for one in (*relied, *_kept_at_least(newest_first, floors)):
+        if not one.is_compared(since_ns):
+            text = (
+                f"kept: {one.checkpoint.name}, which the run would be left with, was not compared "
+                f"since {moment(since_ns)}; 'ckptgov verify' does"
+            )
+            return Why(KeepReason.STALE_PROOF, text)
+    return None
 
 
 def _claims(newest_first: Iterable[Seen]) -> Iterator[_Shield]:

@@ -24,8 +24,8 @@ class Judged:
         self.is_leased = bool(seen.checkpoint.leases)
 
 
-def settle(one: Judged, terms: Terms) -> None:
-    """Say what becomes of the copies that the rules let go."""
+def settle(one: Judged, terms: Terms, stale: Why | None) -> None:
+    """Say what becomes of the copies that the rules let go; ``stale`` holds back every prune."""
     leaving = [each for each in one.rulings.values() if each.drop and each.at.movable]
     if not leaving or one.is_leased:
         return
@@ -40,6 +40,11 @@ def settle(one: Judged, terms: Terms) -> None:
     elif all(each.is_remnant for each in leaving):
         for ruling in leaving:
             ruling.holds.append(not_verified(ruling.at))
+    elif stale is not None:  # it stays for now, with no more copies than it needs
+        _evict(one, leaving, terms)
+        for ruling in leaving:
+            if ruling.action is None:
+                ruling.holds.append(stale)
     else:
         for ruling in leaving:
             ruling.action = Action.PRUNE

@@ -127,6 +127,16 @@ class Seen:
         ]
         return bool(copies) and covers(copies, self.checkpoint.shard_count)
 
+    def is_compared(self, since_ns: int) -> bool:
+        """Whether copies within reach hold every shard that were compared since then."""
+        copies = [
+            copy
+            for tier in self.tiers.values()
+            for copy in tier.reached
+            if (copy.verified_at_ns or 0) >= since_ns
+        ]
+        return covers(copies, self.checkpoint.shard_count)
+
 
 def seen_of(run: RunToKeep, *, fresh_since_ns: int) -> list[Seen]:
     """Every checkpoint of a run that lies anywhere, newest first."""

@@ -106,6 +106,11 @@ def is_forbidden(case: Case) -> bool:
         or any(one.is_pinned and one.action is Action.PRUNE for one in touched)
         or any(leaves_too_little(case, one) for one in touched if one.action is Action.EVICT)
         or (not case.may_be_emptied and is_emptied(case))
+        or (
+            not case.may_be_emptied
+            and any(one.action is Action.PRUNE for one in touched)
+            and rests_on_old_proof(case)
+        )
     )
 
 
@@ -166,6 +171,19 @@ def is_emptied(case: Case) -> bool:
         if len(steps_after) < len(steps_before) and len(steps_after) < case.min_restorable:
             return True
     return False
+
+
+def rests_on_old_proof(case: Case) -> bool:
+    near = set(case.reachable)
+    relied = [good(case, purpose, near, is_after=True)[-1:] for purpose in Purpose]
+    by_step = {one.step: one for one in good(case, Purpose.RESUME, near, is_after=True)}
+    relied.append([by_step[step] for step in sorted(by_step, reverse=True)[: case.min_restorable]])
+    return any(
+        union([copy for copy in left(case, one) if copy.place in near and copy.is_recent])
+        != set("0123")
+        for some in relied
+        for one in some
+    )
 
 
 def fill(small, case: Case) -> None:

@@ -319,7 +319,6 @@ class Oracle:
         self, key: str, stays: dict[str, set[str]], goes: dict[str, str], shields: set[str]
     ) -> tuple[set[str], dict[str, set[str]], str | None]:
         """(tiers it goes from, what holds it back elsewhere, how)."""
-        point = self.points[key]
         if "leased" in shields:
             return set(), {}, None
         if self.now < self.run["met"] + ns(self.policy.get("adoption_grace", 7 * 86400)):
@@ -328,7 +327,17 @@ class Oracle:
         if not shields and not stuck and not any(stays.values()):
             if set(goes.values()) == {"parts"}:
                 return set(), {tier: {"not-verified"} for tier in goes}, None
-            return set(goes), {}, "prune"
+            if not self.rests_on_old_proof():
+                return set(goes), {}, "prune"
+            gone, holds = self.evicted(key, stays, goes)
+            return gone, {one: {"stale-proof"} | holds.get(one, set()) for one in goes}, "evict"
+        return *self.evicted(key, stays, goes), "evict"
+
+    def evicted(
+        self, key: str, stays: dict[str, set[str]], goes: dict[str, str]
+    ) -> tuple[set[str], dict[str, set[str]]]:
+        """(tiers it goes from though it stays, what holds it back elsewhere)."""
+        point = self.points[key]
         gone: set[str] = set()
         holds: dict[str, set[str]] = {}
         nodes_first = sorted(goes, key=lambda tier: (self.shared_at(key, tier), tier))
@@ -344,7 +353,34 @@ class Oracle:
                 holds[tier] = {"stale-proof"}
             else:
                 gone.add(tier)
-        return gone, holds, "evict"
+        return gone, holds
+
+    def rests_on_old_proof(self) -> bool:
+        """Whether what the run is left with at least was not compared lately."""
+        if self.retired and self.policy.get("may_be_emptied", False):
+            return False
+        floors = {key for key, whys in self.shields().items() if "floor-restorable" in whys}
+        for purpose in ("resume", "weights"):
+            some = [
+                key
+                for key, point in self.points.items()
+                if self.stepped(key) and self.on_path(key) and not point["mark"]
+                if purpose in point["purposes"]
+                if self.restorable(key, everywhere=False, shared=False)
+            ]
+            floors |= {max(some, key=self.order)} if some else set()
+        return not all(self.compared_lately(key) for key in floors)
+
+    def compared_lately(self, key: str) -> bool:
+        return self.is_whole(
+            key,
+            [
+                copy
+                for copy in self.points[key]["copies"].values()
+                if copy["state"] == "verified" and (copy["at"] or 0) >= self.fresh
+                if copy["reach"] and copy["tier"] not in self.run["unseen"]
+            ],
+        )
 
     def awaited_from(self, awaited: set[str], tier: str) -> bool:
         links = self.policy.get("links")

@@ -42,9 +42,24 @@ def check_promises(case: dict, gone: dict[str, dict[str, str]], *, may_be_emptie
             assert not point["pins"]
             assert not point["start"]
             assert not point["awaited"]
+            assert may_be_emptied or is_newest_compared(case, after)
     before, remain = restorable_steps(case), restorable_steps(after)
     if not may_be_emptied:
         assert len(remain) >= min(said.get("min_restorable", 2), len(before))
+
+
+def is_newest_compared(case: dict, after: dict) -> bool:
+    """Whether what a launcher within reach is given next was compared lately, if there is any."""
+    said = (case["policy"] or {}).get("verify_max_age")
+    since = case["now"] - (case["verify_max_age"] if said is None else said) * SECOND
+    newest = newest_of(after, "resume", everywhere=False, shared=False)
+    if newest is None:
+        return True
+    point = copy.deepcopy(after["checkpoints"][newest])
+    point["copies"] = {
+        place: one for place, one in point["copies"].items() if (one["at"] or 0) >= since
+    }
+    return is_held(after, point, everywhere=False, shared=False)
 
 
 def without(case: dict, gone: dict[str, dict[str, str]]) -> dict:
