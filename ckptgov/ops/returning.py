@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator
 
 from ckptgov.catalog.facts import PlacedCopy, RunRootFacts, SealedFacts
 from ckptgov.errors import StaleState, VerificationFailed
-from ckptgov.model.checkpoint import VerifyLevel
-from ckptgov.model.copies import CopyState
+from ckptgov.model.checkpoint import Manifest, VerifyLevel
+from ckptgov.model.copies import CopyState, holds
 from ckptgov.model.journal import NumberedRecord, Tombstone, Undelete
 from ckptgov.model.pacing import FlowClass
 from ckptgov.model.retention import Action, Removal
+from ckptgov.ops.context import Context
 from ckptgov.ops.copy_lease import copy_lease
 from ckptgov.ops.moving import paced_reading
 from ckptgov.ops.record import record_look
@@ -66,6 +67,7 @@ def compared(removing: Removing, removal: Removal, root: RunRootFacts, place: Pl
     copy = _sealed_in(look, removal.content_id)
     if copy is None:
         raise StaleState(f"{removal.name}: was brought back, and is not there any more")
+    wanted = _held_before(context, removal, copy.manifest)
     settings = SealSettings(threads=context.settings.digest_threads, progress=context.progress)
     what = f"verify {removal.name}"
     with paced_reading(context, [look], what=what, flow_class=FlowClass.BACKGROUND):
@@ -81,7 +83,21 @@ def compared(removing: Removing, removal: Removal, root: RunRootFacts, place: Pl
             f"{first.path}: {first.evidence} ({first.reason.value}); it came back, and is not "
             "offered"
         )
+    gone = [path for path in wanted if path not in outcome.held]
+    if gone:  # a disk that may hold a part of it passes for one that does
+        raise VerificationFailed(f"{gone[0]}: is not there; what came back is a part of it")
     return len(outcome.held)
+
+
+def _held_before(context: Context, removal: Removal, manifest: Manifest) -> list[str]:
+    """The shards that the catalog knows this copy to hold."""
+    placed = context.catalog.copies_of(removal.run_id, [removal.content_id])[removal.content_id]
+    known = next((one for one in placed if one.place == removal.place), None)
+    return [
+        shard.path
+        for number, shard in enumerate(manifest.shards)
+        if known is not None and holds(known.coverage, number)
+    ]
 
 
 def _sealed_in(look: RunLook, content_id: str) -> SealedCopy | None:

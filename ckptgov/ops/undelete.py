@@ -161,7 +161,7 @@ def _brought_back(removing: Removing, one: _Gone) -> tuple[RemovalStep, bool]:
             return removing.step_of(removal, Went.WAITING, words), False
         if removal.state is CopyState.REOPENED:
             return removing.step_of(removal, was, _compared_now(removing, removal)), True
-        if removal.state is CopyState.TRASHING:  # from there only forward, and then back
+        if one.is_known and removal.state is CopyState.TRASHING:  # forward, and then back
             step = carry_on(removing, removal, set())
             if step.went is not Went.TRASHED:
                 return step, False

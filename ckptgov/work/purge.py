@@ -19,7 +19,16 @@ from ckptgov.work.removal_case import is_full, require_identity, store_through
 from ckptgov.work.removal_files import Stop, ask, each, in_words, sizes
 from ckptgov.work.runstore import RunStore
 from ckptgov.work.tier import Place
-from ckptgov.work.trash import FILES, MANIFEST, PROBE, PURGING, RECEIPT, Standing, standing_shards
+from ckptgov.work.trash import (
+    FILES,
+    MANIFEST,
+    PROBE,
+    PURGING,
+    RECEIPT,
+    Standing,
+    claimed_by_others,
+    standing_shards,
+)
 
 
 class Purged(Struct, frozen=True, kw_only=True):
@@ -111,6 +120,8 @@ def _purge_keys(place: Place, store: RunStore, trash: str, stop: Stop | None) ->
     if entry.receipt is None:
         return Purged(files=0, bytes=0)  # they went before it
     standing = standing_shards(store.storage, store.run_root, entry.manifest, entry.receipt)
+    listed = store.manifests()
+    claimed = claimed_by_others(store, entry.manifest, entry.receipt.place, listed)
     is_new = _announce(store.storage, trash)
     try:
         if _is_sealed_again(place, store, entry.manifest):
@@ -120,7 +131,7 @@ def _purge_keys(place: Place, store: RunStore, trash: str, stop: Stop | None) ->
             with suppress(CkptgovError, FileNotFoundError):
                 store.storage.remove(f"{trash}/{PURGING}")
         raise
-    return _purge_objects(store.storage, standing, entry.receipt, stop)
+    return _purge_objects(store.storage, standing, entry.receipt, claimed, stop)
 
 
 def _announce(storage: Storage, trash: str) -> bool:
@@ -140,9 +151,13 @@ def _announce(storage: Storage, trash: str) -> bool:
 
 
 def _purge_objects(
-    storage: Storage, standing: Standing, receipt: Receipt, stop: Stop | None
+    storage: Storage,
+    standing: Standing,
+    receipt: Receipt,
+    claimed: frozenset[str],
+    stop: Stop | None,
 ) -> Purged:
-    """Exactly the objects that the entry names."""
+    """Exactly the objects that the entry names, and no other set of this name does."""
     tokens = dict(receipt.tokens)
 
     def remove(path: str) -> str:
@@ -155,11 +170,12 @@ def _purge_objects(
             return in_words(full, error)
         return ""
 
-    ordered = sorted(standing.ours, key=lambda path: not is_marker(path))
+    going = standing.ours.keys() - claimed
+    ordered = sorted(going, key=lambda path: (not is_marker(path), path))
     left = tuple(text for text in each(storage, ordered, remove, stop) if text)
     return Purged(
-        files=len(standing.ours) - len(left),
-        bytes=0 if left else sizes(standing.ours.values()),
+        files=len(going) - len(left),
+        bytes=0 if left else sizes(standing.ours[path] for path in going),
         left=left,
     )
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from ckptgov.errors import PathEscapes, StaleState, StorageError
 from ckptgov.layouts.markers import is_marker
 from ckptgov.layouts.tree import join, split
-from ckptgov.model.checkpoint import Manifest
+from ckptgov.model.checkpoint import Manifest, Receipt
 from ckptgov.model.files import FileStat
 from ckptgov.work import trash as trashes
 from ckptgov.work.copyproof import stat_shards
@@ -47,15 +47,7 @@ def put_back(place: Place, look_or_store: RunLook | RunStore, trash: str) -> str
             f"{trash}: {entry.damage or 'its files have gone already'}; it cannot be put back",
             hint="restore another copy of the checkpoint",
         )
-    case = Case(
-        place=place,
-        store=store,
-        manifest=entry.manifest,
-        receipt=entry.receipt,
-        entry=trash,
-        listed=(),
-    )
-    _bring_back(case, trash)
+    _bring_back(_case_of(place, store, entry, entry.manifest, entry.receipt), trash)
     _publish_again(store, trash, entry.manifest)
     _drop(store, trash)
     return entry.name
@@ -79,17 +71,32 @@ def is_coming_back(place: Place, look_or_store: RunLook | RunStore, trash: str) 
         return False  # a purge has come so far
     if not store.storage.traits.has_directories or _is_being_purged(store, trash):
         return False
-    case = Case(
-        place=place,
-        store=store,
-        manifest=entry.manifest,
-        receipt=entry.receipt,
-        entry=trash,
-        listed=store.manifests(),
-    )
+    case = _case_of(place, store, entry, entry.manifest, entry.receipt)
     standing = case.standing()
-    shared = shared_shards(case) if standing.is_directory else frozenset[str]()
-    return bool(standing.ours.keys() - shared) and not standing.others
+    if not standing.ours or standing.others:
+        return False
+    aside = _aside(case, trash)
+    back = standing.ours.keys() - aside.keys() - shared_shards(case) - _of_other_entries(case)
+    return bool(back) and not _gone(case, standing, aside)  # what is not whole cannot come back
+
+
+def _of_other_entries(case: Case) -> set[str]:
+    """Shards that other entries of this name have too: it may be those that were left standing."""
+    assert case.entry is not None
+    mark = trashes.marks_of(case.entry)[1]
+    others = [
+        trashes.read_receipt(case.store, path)
+        for path in trashes.entry_paths(case.store)
+        if path != case.entry and trashes.marks_of(path)[1] == mark
+    ]
+    tokens = case.tokens
+    return {
+        path
+        for receipt in others
+        if receipt is not None
+        for path, token in receipt.tokens
+        if path in tokens and token.same_content(tokens[path])
+    }
 
 
 def _published_again(store: RunStore, trash: str) -> tuple[StoredManifest, Manifest] | None:
@@ -101,6 +108,19 @@ def _published_again(store: RunStore, trash: str) -> tuple[StoredManifest, Manif
             if trashes.name_mark(manifest.name) == mark:
                 return stored, manifest
     return None
+
+
+def _case_of(
+    place: Place, store: RunStore, entry: TrashEntry, manifest: Manifest, receipt: Receipt
+) -> Case:
+    return Case(
+        place=place,
+        store=store,
+        manifest=manifest,
+        receipt=receipt,
+        entry=entry.trash,
+        listed=store.manifests(),
+    )
 
 
 def _came_back(store: RunStore, entry: TrashEntry) -> str:
@@ -125,15 +145,10 @@ def _drop(store: RunStore, trash: str) -> None:
 
 def _bring_back(case: Case, trash: str) -> None:
     storage, standing = case.storage, case.standing()
-    own, is_own = own_directory(trash, case.manifest), lies_as_directory(case, trash)
+    is_own = lies_as_directory(case, trash)
     full = join(case.store.run_root, case.manifest.name)
-    source, target = (own, full)
-    if not is_own and not case.is_single:
-        source, target = f"{trash}/{FILES}", split(full)[0]
-    aside: dict[str, FileStat] = {}
-    if storage.traits.has_directories:
-        found = stat_shards(storage, source, case.shards).items()
-        aside = {path: stat for path, stat in found if stat is not None}
+    source, target = _source(case, trash), full if is_own or case.is_single else split(full)[0]
+    aside = _aside(case, trash)
     _require_whole(case, standing, aside)
     if not aside:
         return
@@ -150,9 +165,29 @@ def _bring_back(case: Case, trash: str) -> None:
         raise _name_taken(target) from error
 
 
-def _require_whole(case: Case, standing: Standing, aside: Mapping[str, FileStat]) -> None:
+def _source(case: Case, trash: str) -> str:
+    """What the shards' paths hang from in an entry."""
+    if case.is_single or lies_as_directory(case, trash):
+        return own_directory(trash, case.manifest)
+    return f"{trash}/{FILES}"
+
+
+def _aside(case: Case, trash: str) -> dict[str, FileStat]:
+    """The shards that lie in an entry; on an object store none is moved."""
+    if not case.storage.traits.has_directories:
+        return {}
+    found = stat_shards(case.storage, _source(case, trash), case.shards)
+    return {path: stat for path, stat in found.items() if stat is not None}
+
+
+def _gone(case: Case, standing: Standing, aside: Mapping[str, FileStat]) -> list[str]:
+    """Shards that neither stand in their place nor lie in the entry."""
     there = standing.ours.keys() | aside.keys()
-    gone = [one.path for one in case.shards if one.path not in there]
+    return [one.path for one in case.shards if one.path not in there]
+
+
+def _require_whole(case: Case, standing: Standing, aside: Mapping[str, FileStat]) -> None:
+    gone = _gone(case, standing, aside)
     if standing.others:
         raise _name_taken(join(standing.base, min(standing.others)))
     if gone:

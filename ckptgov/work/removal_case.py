@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from msgspec import Struct
@@ -171,6 +171,7 @@ def _with_receipt(
 def trashed_case(place: Place, store: RunStore, content_id: str) -> Case | None:
     """The copy by its entry in the trash; None where no entry tells of it."""
     paths = trashes.entry_paths(store, digits_of(content_id)[:16])
+    listed = store.manifests() if paths else ()
     cases = [
         Case(
             place=place,
@@ -178,7 +179,7 @@ def trashed_case(place: Place, store: RunStore, content_id: str) -> Case | None:
             manifest=one.manifest,
             receipt=one.receipt,
             entry=one.trash,
-            listed=(),
+            listed=listed,
         )
         for one in (trashes.read_entry(store, path) for path in reversed(paths))
         if one.content_id == content_id and one.manifest is not None and one.receipt is not None
@@ -272,6 +273,15 @@ def extras_of(case: Case, standing: Standing) -> dict[str, FileStat]:
     return extras
 
 
+def are_somebodys(case: Case, look: RunLook, extras: Mapping[str, FileStat]) -> bool:
+    """Whether extras may be a part of another save, which was not sealed yet: one was written after
+    the checkpoint was compared, or more than one save is seen under its name. Then they stay."""
+    if any(one.mtime_ns > case.receipt.verified_at_ns for one in extras.values()):
+        return True
+    saves = (one for one in look.survey.found if one.name == case.manifest.name)
+    return bool(extras) and len(tuple(saves)) > 1
+
+
 def _stats(storage: Storage, directory: str, paths: Sequence[str]) -> dict[str, FileStat]:
     stats = storage.stat_many(directory, [split(path)[1] for path in paths])
     return {path: stat for path, stat in zip(paths, stats, strict=True) if stat is not None}
@@ -319,17 +329,4 @@ def _refused(case: Case, path: str, why: str) -> RefusedBySafety:
 def shared_shards(case: Case) -> frozenset[str]:
     """Shards that another set under the same name has too, as far as it stands here."""
     assert case.place.uuid is not None
-    encoded = file_name_of(case.manifest.name)
-    shared: set[str] = set()
-    for one in case.listed:
-        if one.encoded_name != encoded or one == case.stored:
-            continue
-        manifest = _readable(case.store, one)
-        if manifest is None or manifest.name != case.manifest.name:
-            continue
-        numbered = case.store.receipts().get((one.encoded_name, one.content_prefix), [])
-        receipt = case.store.newest_receipt(numbered, case.place.uuid, notes=[])
-        if receipt is not None:
-            standing = standing_shards(case.storage, case.store.run_root, manifest, receipt)
-            shared |= standing.ours.keys()
-    return frozenset(shared)
+    return trashes.claimed_by_others(case.store, case.manifest, case.place.uuid, case.listed)

@@ -7,7 +7,13 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from ckptgov.errors import CkptgovError, Interrupted, StaleState, StorageError
+from ckptgov.errors import (
+    CkptgovError,
+    Interrupted,
+    RefusedBySafety,
+    StaleState,
+    StorageError,
+)
 from ckptgov.layouts.markers import is_marker
 from ckptgov.layouts.tree import join, split
 from ckptgov.manifest.pool import Stopper, in_parallel
@@ -15,7 +21,8 @@ from ckptgov.model.checkpoint import Manifest
 from ckptgov.model.files import EntryKind, FileStat, Token
 from ckptgov.storage.contract import Storage
 from ckptgov.work.copyproof import stat_shards
-from ckptgov.work.removal_case import Case, is_full, shared_shards
+from ckptgov.work.look import RunLook
+from ckptgov.work.removal_case import Case, are_somebodys, extras_of, is_full, shared_shards
 from ckptgov.work.trash import FILES, Standing
 
 Stop = Callable[[], bool]
@@ -41,7 +48,9 @@ def lies_as_directory(case: Case, entry: str) -> bool:
     return not case.is_single and is_directory(case.storage, own_directory(entry, case.manifest))
 
 
-def move_files(case: Case, standing: Standing, entry: str, stop: Stop | None) -> list[str]:
+def move_files(
+    case: Case, look: RunLook, standing: Standing, entry: str, stop: Stop | None
+) -> list[str]:
     """Move what stands as it was verified; what resisted, in words.
 
     Raises:
@@ -54,9 +63,9 @@ def move_files(case: Case, standing: Standing, entry: str, stop: Stop | None) ->
         return []
     if standing.others or not standing.ours:
         return []  # it was made again, and that is not ours; or it is gone already
-    shared = shared_shards(case) if standing.is_directory else frozenset[str]()
-    is_whole = standing.is_directory and not shared and not lies_as_directory(case, entry)
-    if not is_whole:
+    shared = shared_shards(case)
+    may_go_whole = standing.is_directory and not shared and not lies_as_directory(case, entry)
+    if not may_go_whole or _holds_others(case, look, standing):
         return _move_each(case, standing, entry, shared, stop)
     try:
         case.storage.rename_dir(standing.base, own, parents=False)
@@ -65,6 +74,15 @@ def move_files(case: Case, standing: Standing, entry: str, stop: Stop | None) ->
         return []  # somebody has just removed it
     _require_moved_right(case, standing, own)
     return []
+
+
+def _holds_others(case: Case, look: RunLook, standing: Standing) -> bool:
+    """Whether what else lies in the directory is not just to go along: that was looked at before
+    anything was touched, which may be long ago."""
+    try:
+        return are_somebodys(case, look, extras_of(case, standing))
+    except RefusedBySafety:
+        return True
 
 
 def _require_entry(storage: Storage, entry: str) -> None:

@@ -118,7 +118,7 @@ def _freeing(case: Case, call: Callable[[], None]) -> None:
     if want_of_room(call) is None:
         return
     standing = case.standing()
-    shared = shared_shards(case) if standing.is_directory else frozenset[str]()
+    shared = shared_shards(case)
     going = [path for path in standing.ours if path not in shared]
     for path in sorted(going, key=lambda path: not is_marker(path)):
         with suppress(FileNotFoundError, StaleState):

@@ -22,6 +22,7 @@ from ckptgov.work.purge import Purged, purge
 from ckptgov.work.put_back import is_coming_back, put_back
 from ckptgov.work.removal_case import (
     Case,
+    are_somebodys,
     extras_of,
     not_here,
     receipted_case,
@@ -114,14 +115,14 @@ def measure(place: Place, look: RunLook, content_id: str) -> Freed:
     standing = case.standing()
     require_unchanged(case, standing)
     extras = extras_of(case, standing)
-    shared = shared_shards(case) if standing.is_directory else frozenset[str]()
+    shared = shared_shards(case)
+    goes_along = {} if shared or are_somebodys(case, look, extras) else extras
     going = [stat for path, stat in standing.ours.items() if path not in shared]
-    if not shared:
-        going += extras.values()
+    going += goes_along.values()
     return Freed(
         bytes=_own_bytes(going),
         files=len(going),
-        extras=() if shared else tuple(sorted(extras)),
+        extras=tuple(sorted(goes_along)),
         size_bytes=sizes(standing.ours.values()),
     )
 
@@ -184,34 +185,34 @@ def move_aside(
             extras_of(case, standing)  # refuses what may not go along
         entry = case.entry or new_entry(case, now_ns)
         unseal(case, entry, tombstone=tombstone, still=still)
-        return _moved(case, entry, stop)
+        return _moved(case, look, entry, stop)
     found = trashed_case(place, store, content_id)
     if found is not None and found.entry is not None:
         if content_id not in standing_tombstones(store.journal().records, place.uuid):
             record_after(found, found.entry, tombstone)
-        return _moved(found, found.entry, stop)
+        return _moved(found, look, found.entry, stop)
     begun = receipted_case(place, store, content_id)
     if begun is None:
         return _without_names(place, store, content_id, now_ns)
     entry = new_entry(begun, now_ns)
     enter_without_room(begun, entry)
-    return _moved(begun, entry, stop)
+    return _moved(begun, look, entry, stop)
 
 
-def _moved(case: Case, entry: str, stop: Stop | None) -> Trashed:
-    trashed = _with_files(case, entry, stop)
+def _moved(case: Case, look: RunLook, entry: str, stop: Stop | None) -> Trashed:
+    trashed = _with_files(case, look, entry, stop)
     if not trashed.left:
         remove_receipts(case)
     return trashed
 
 
-def _with_files(case: Case, entry: str, stop: Stop | None) -> Trashed:
+def _with_files(case: Case, look: RunLook, entry: str, stop: Stop | None) -> Trashed:
     standing = case.standing()
     if not case.storage.traits.has_directories:  # nothing is moved: the objects stay
         return Trashed(
             trash=entry, moved_files=len(standing.ours), moved_bytes=sizes(standing.ours.values())
         )
-    left = move_files(case, standing, entry, stop)
+    left = move_files(case, look, standing, entry, stop)
     is_taken = bool(case.standing().others)
     if not left and not is_taken:
         drop_empty_parents(case)

@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from ckptgov.errors import CkptgovError, Malformed, StorageError
+from ckptgov.manifest.names import file_name_of
 from ckptgov.model.checkpoint import (
     Evidence,
     Manifest,
@@ -247,7 +248,24 @@ def _seal_found(
     if sighting.findings:
         progress.sightings.append(sighting)
         return None
+    if _is_part_of_sealed(look, sighting):
+        return None
     return _seal_sighting(look, progress, sighting, author=author, settings=settings)
+
+
+def _is_part_of_sealed(look: RunLook, sighting: Sighting) -> bool:
+    """Whether every file of it belongs, as it stands, to a set that is sealed under its name.
+
+    Of several sets in one directory, a file that all of them need counts to one at a time: what
+    is left of another is no new save.
+    """
+    encoded = file_name_of(sighting.name)
+    paths = {shard.path for shard in sighting.shards}
+    copies = (look.sealed(one) for one in look.stored if one.encoded_name == encoded)
+    return any(
+        copy is not None and not look.is_removed(copy) and paths <= {*copy.proof.sound}
+        for copy in copies
+    )
 
 
 def _seal_sighting(

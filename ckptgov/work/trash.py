@@ -32,12 +32,13 @@ from ckptgov.errors import Malformed, StorageError
 from ckptgov.layouts.tree import join, split
 from ckptgov.manifest.forms.manifests import decode_manifest
 from ckptgov.manifest.forms.receipts import decode_receipt
+from ckptgov.manifest.names import file_name_of
 from ckptgov.model.checkpoint import Manifest, Receipt, Shard, StepKind, digits_of
 from ckptgov.model.files import EntryKind, FileStat, Token
 from ckptgov.storage.contract import Storage
 from ckptgov.work.copyproof import stat_shards
 from ckptgov.work.owned import TRASH, names_in
-from ckptgov.work.runstore import MAX_FILE_BYTES, RunStore
+from ckptgov.work.runstore import MAX_FILE_BYTES, RunStore, StoredManifest
 
 CLOCKS_APART_NS = 300 * 10**9
 """How far a store's clock may lie from that of whoever verified an object."""
@@ -218,13 +219,45 @@ def has_files(store: RunStore, path: str) -> bool:
     return False
 
 
+def claimed_by_others(
+    store: RunStore, manifest: Manifest, place: str, listed: Iterable[StoredManifest]
+) -> frozenset[str]:
+    """Shards that another set under the same name has here too, as far as it stands.
+
+    ``listed``: the manifests that stand here, or those of them that may matter.
+    """
+    encoded, own = file_name_of(manifest.name), digits_of(manifest.content_id)[:16]
+    claimed: set[str] = set()
+    for one in listed:
+        if one.encoded_name != encoded or one.content_prefix == own:
+            continue
+        other = _readable(store, one)
+        if other is None or other.name != manifest.name:
+            continue
+        numbered = store.receipts().get((one.encoded_name, one.content_prefix), [])
+        receipt = store.newest_receipt(numbered, place, notes=[])
+        if receipt is not None:
+            claimed |= standing_shards(store.storage, store.run_root, other, receipt).ours.keys()
+    return frozenset(claimed)
+
+
+def _readable(store: RunStore, stored: StoredManifest) -> Manifest | None:
+    try:
+        return store.manifest(stored)
+    except (Malformed, FileNotFoundError):
+        return None
+
+
 def _is_moved(store: RunStore, manifest: Manifest, receipt: Receipt | None) -> bool:
     if not store.storage.traits.has_directories:
         return not store.manifests_of(manifest.content_id)
     if receipt is None:
         return True  # it went with the purge, which comes after the move
     standing = standing_shards(store.storage, store.run_root, manifest, receipt)
-    return not standing.ours or bool(standing.others)
+    if not standing.ours or standing.others:
+        return True
+    claimed = claimed_by_others(store, manifest, receipt.place, store.manifests())
+    return standing.ours.keys() <= claimed
 
 
 def standing_shards(

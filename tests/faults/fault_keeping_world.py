@@ -244,7 +244,7 @@ class World:
         return "CKPTGOV_CATALOG" not in self._environ
 
     def close(self) -> None:
-        self._close_catalog()
+        self.close_catalog()
         self._stack.close()
         shutil.rmtree(self.base, ignore_errors=True)
 
@@ -282,13 +282,14 @@ class World:
         (self.base / "parked").rename(self.base / NEAR)
         self.is_away = False
 
-    def _close_catalog(self) -> None:
+    def close_catalog(self) -> None:
+        """Let go of its file."""
         if self._catalog is not None:
             self._catalog.close()
             self._catalog = None
 
     def lose_catalog(self) -> None:
-        self._close_catalog()
+        self.close_catalog()
         for one in self.home.glob("catalog.sqlite*"):
             one.unlink()
 

@@ -113,8 +113,8 @@ def test_once_its_entry_is_gone_nothing_more_is_taken(runs, form: str) -> None:
     case = sealed_case(stage.place(), stage.store, trial.manifest.content_id)
     before = everything(stage.tree)
     entry = new_entry(case, NOW_NS)  # another process had made it, and has undone all of it
-    with pytest.raises(FileNotFoundError):
-        move_files(case, case.standing(), entry, None)
+    with stage.look() as look, pytest.raises(FileNotFoundError):
+        move_files(case, look, case.standing(), entry, None)
     assert everything(stage.tree) == before
 
 
