@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ckptgov.model.checkpoint import digits_of
+from ckptgov.model.checkpoint import Evidence, digits_of
 from ckptgov.model.copies import CopyState
 from ckptgov.model.journal import Outcome, Sealed
 from ckptgov.ops.record import coverage_of, state_of
@@ -75,7 +75,11 @@ def run_to_flush(
 
 
 def _is_cleared(report: Outcome, copies: Iterable[CopyAt]) -> bool:
-    return any(is_cleared(report, one.copy.proof.verified_at_ns) for one in copies)
+    proofs = [one.copy.proof for one in copies]
+    return any(
+        each.evidence is Evidence.DIGEST and is_cleared(report, each.verified_at_ns)
+        for each in proofs
+    )
 
 
 def _gone(record: Sealed) -> FlushCheckpoint:

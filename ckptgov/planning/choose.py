@@ -6,7 +6,7 @@ and fitting. Time never orders checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -15,6 +15,7 @@ from ckptgov.model.checkpoint import Evidence, StepKind
 from ckptgov.model.facts import (
     CheckpointFacts,
     Choice,
+    CopyFacts,
     Finding,
     Note,
     Query,
@@ -45,7 +46,7 @@ def choose(facts: RunFacts, query: Query, *, step_over_limit: int = STEP_OVER_LI
     unloadable = reported_unloadable(records)
     verdicts = [
         Verdict(checkpoint=one, findings=_findings(one, query, records, lines, unloadable))
-        for one in sorted(facts.checkpoints, key=_newest_first)
+        for one in sorted(_trusted(facts.checkpoints, unloadable), key=_newest_first)
     ]
     notes = [*facts.notes, *_line_notes(lines)]
     chosen = next((one.checkpoint for one in verdicts if one.is_restorable), None)
@@ -127,13 +128,31 @@ def _load_findings(
     report = unloadable.get(one.content_id)
     if report is None:
         return
-    if any(is_cleared(report, copy.verified_at_ns) for copy in one.copies):
+    if any(_is_cleared_copy(report, copy) for copy in one.copies):
         return
     yield Finding(
         Reason.BAD,
         one.name,
         f"restart {report.restart_id} reported {report.outcome.value} ({report.stamp.by})",
     )
+
+
+def _trusted(
+    checkpoints: Iterable[CheckpointFacts], unloadable: dict[str, Outcome]
+) -> Iterator[CheckpointFacts]:
+    """Of what was reported corrupt, the copies alone that were compared since, if there are any."""
+    for one in checkpoints:
+        report = unloadable.get(one.content_id or "")
+        cleared = tuple(
+            copy for copy in one.copies if report is not None and _is_cleared_copy(report, copy)
+        )
+        yield replace(one, copies=cleared) if cleared else one
+
+
+def _is_cleared_copy(report: Outcome, copy: CopyFacts) -> bool:
+    """Whether its last comparison, which found nothing wrong, came after the report."""
+    is_good = copy.evidence is Evidence.DIGEST and not copy.findings
+    return is_good and is_cleared(report, copy.verified_at_ns)
 
 
 def is_cleared(report: Outcome, compared_at_ns: int | None) -> bool:

@@ -44,7 +44,7 @@ def settle(one: Judged, terms: Terms, stale: Why | None) -> None:
         _evict(one, leaving, terms)
         for ruling in leaving:
             if ruling.action is None:
-                ruling.holds.append(stale)
+                ruling.holds.insert(0, stale)  # what holds it back alone, once that is done
     else:
         for ruling in leaving:
             ruling.action = Action.PRUNE

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from fault_keeping_world import NEAR, NODE, RUN, SHARED, World, world_of_two, write_shards
 
+from ckptgov.errors import VerificationFailed
 from ckptgov.governor.local import Governor
 from ckptgov.model.checkpoint import VerifyLevel
 from ckptgov.model.copies import CopyState
@@ -95,3 +98,24 @@ def test_what_was_compared_since_it_was_reported_corrupt_is_flushed(doubted: Wor
         (flushed,) = governor.flush(RUN).checkpoints
     assert flushed.error is None
     assert (doubted.run_root(SHARED) / "step_2/DONE").exists()
+
+
+def test_a_report_of_corruption_is_not_cleared_by_finding_it(doubted: World) -> None:
+    near = doubted.run_root(NEAR) / "step_2/a.bin"
+    kept = near.stat()
+    near.write_bytes(near.read_bytes().replace(b"a", b"z", 1))
+    os.utime(near, ns=(kept.st_atime_ns, kept.st_mtime_ns))
+    with doubted.process() as governor, suppress(VerificationFailed):
+        governor.verify(str(doubted.run_root(NEAR)), level=VerifyLevel.DIGEST)
+    with doubted.process() as governor:
+        chosen = governor.latest(RUN, Query()).chosen
+    assert chosen is not None
+    assert chosen.step == 1, "no copy of step 2 was compared since, and found whole"
+
+
+def test_only_the_copy_that_was_compared_since_is_handed_out(doubted: World) -> None:
+    with doubted.process() as governor:
+        governor.verify(str(doubted.run_root(NEAR)), level=VerifyLevel.DIGEST)
+        chosen = governor.latest(RUN, Query()).chosen
+    assert chosen is not None
+    assert (chosen.step, [one.tier for one in chosen.copies]) == (2, [NEAR])

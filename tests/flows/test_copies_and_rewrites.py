@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ckptgov.testing.builders import WRITTEN_AT_NS, write_torch_file, write_world_size_set
+
 
 def rewrite(directory: Path, source: Path) -> None:
     """Save again in place, as a trainer does: every file rewritten, the marker last."""
@@ -151,3 +153,19 @@ class TestADirectoryThatIsItsTrainersOwn:
             file.unlink()
         cli.done("catalog", "rebuild")
         assert cli.json("latest", "checkpoints").json == before
+
+
+def test_what_is_left_of_the_ranks_before_is_no_newer_save(cli, tier: Path) -> None:
+    """Restarted on more ranks, a trainer saves the step again into the same directory; a file that
+    all of them load counts to the new set then."""
+    directory = tier / "verl/global_step_10"
+    directory.mkdir(parents=True)
+    for at_ns, ranks in ((WRITTEN_AT_NS, 8), (WRITTEN_AT_NS + 10**12, 16)):
+        write_world_size_set(directory, "model", ranks, at_ns=at_ns)
+        write_torch_file(directory / "data.pt", at_ns=at_ns)
+        cli.done("scan", tier / "verl")
+        cli.done("scan", tier / "verl")
+    told = cli.json("list", tier / "verl").json["checkpoints"]
+    sealed = [one["world_size"] for one in told if one["content_id"]]
+    assert sorted(sealed) == [8, 16]
+    assert cli.json("latest", tier / "verl", "--evidence", "digest").json["world_size"] == 16

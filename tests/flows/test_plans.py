@@ -20,6 +20,7 @@ from ckptgov.catalog.samples import TierSample
 from ckptgov.errors import Ambiguous
 from ckptgov.governor import Governor, open_governor
 from ckptgov.manifest.forms.identities import encode_tier
+from ckptgov.model.checkpoint import VerifyLevel
 from ckptgov.ops.plan_fills import fills_now
 from ckptgov.ops.stored_plans import stored_plan
 from ckptgov.storage.posix import PosixStorage
@@ -86,6 +87,10 @@ def test_a_tree_that_was_just_adopted_loses_nothing(cli, run, policy) -> None:
     assert answer.json["entries"] == []
     assert "adoption" in {one["reason"] for one in answer.json["kept"]}
     with opened(8 * DAY_S) as governor:
+        waiting = governor.plan()
+        assert waiting.plan.entries == ()
+        assert {one.reason for one in waiting.kept} >= {"stale-proof"}
+        governor.verify(str(run), level=VerifyLevel.DIGEST)
         assert len(governor.plan().plan.entries) == 3
 
 
