@@ -43,6 +43,7 @@ _FLEETING_PRAGMAS = (
     "PRAGMA synchronous=NORMAL",
     f"PRAGMA busy_timeout={int(FLEETING_TIMEOUT_S * 1000)}",
 )
+_ROOM_HINT = "free room there by hand, or move CKPTGOV_HOME to another file system"
 _SMALLEST_BYTES = 512  # SQLite takes a file below its smallest page for a new one, and fills it
 
 
@@ -228,6 +229,9 @@ def _by_code(code: int, message: str) -> CkptgovError:
             # SQLITE_ERROR: a table or column is not there; our statements themselves are tested.
             return StorageError(message, hint=REBUILD_HINT)
         case sqlite3.SQLITE_FULL:
-            return StorageError(message, hint="free some space on the disk of CKPTGOV_HOME")
+            return StorageError(message, hint=f"its file system is full: {_ROOM_HINT}")
+        case sqlite3.SQLITE_IOERR:
+            # Also what a full file system makes of the log's index, which is mapped, not written.
+            return StorageError(message, hint=f"where its file system is full: {_ROOM_HINT}")
         case _:
             return StorageError(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from ckptgov.errors import CkptgovError
@@ -12,7 +13,7 @@ from ckptgov.model.retention import Removal
 from ckptgov.model.settings import TierSettings
 from ckptgov.ops.admission import standing_outlooks
 from ckptgov.ops.capacity import TierFill, growth_at, tier_fill
-from ckptgov.ops.context import Context
+from ckptgov.ops.context import CATALOG_FILE, Context
 from ckptgov.work.abilities import ObjectProbes
 
 SOON_DAYS = 7.0
@@ -40,12 +41,36 @@ def room_checks(context: Context, policies: Sequence[Policy]) -> Iterator[Check]
         fill = tier_fill(context, tier)
         if fill.error is not None:
             continue
+        yield from _around_catalog(context, tier, name)
         yield from _over(context, tier, name)
         yield from _watermarks(policies, fill, name)
         yield from _growing(context, fill, name)
         removals = context.catalog.removals.removals(place=fill.place)
         yield from _trash(removals, fill, name, now_ns=context.catalog.now_ns())
         yield from _lifecycle(context, tier, name)
+
+
+def _around_catalog(context: Context, tier: TierSettings, name: str) -> Iterator[Check]:
+    """A removal is written down before it begins, which takes room where the catalog lies."""
+    settings = context.settings
+    if settings.catalog_url is not None or tier.is_url or not context.is_here(tier):
+        return
+    if _device(os.path.join(settings.home, CATALOG_FILE)) == _device(tier.root):
+        yield Check(
+            name=f"{name} catalog",
+            severity="warning",
+            text=f"the catalog in {settings.home} lies on the same file system: when the tier is "
+            "full, it cannot be written and nothing can be freed",
+            fix="keep the home elsewhere: move it and set CKPTGOV_HOME",
+        )
+
+
+def _device(path: str) -> int | str:
+    """The file system that a path lies on; of one that is away, one of its own."""
+    try:
+        return os.stat(path).st_dev
+    except OSError:
+        return path
 
 
 def _over(context: Context, tier: TierSettings, name: str) -> Iterator[Check]:

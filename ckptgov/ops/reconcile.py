@@ -42,14 +42,18 @@ def reconcile(
     """Look at every configured tier (or those named), record, and sweep.
 
     Left-overs go at once where their checkpoint is whole at the place, and otherwise when they
-    are ``older_than_s`` old; what a mover of ours, or any living process, may be at work on never
-    goes. What frameworks left behind is told, and goes only with ``staging_older_than_s``
+    are ``older_than_s`` old and two looks so long apart (three days at most) found them unchanged;
+    what a mover of ours, or any living process, may be at work on never goes. Where a tier's clock
+    and the catalog's differ, or the catalog's went back, nothing of ours is removed at that tier
+    where anything was to go by age: a failure of that tier tells it, and the others are done. What
+    frameworks left behind is told, and goes only with ``staging_older_than_s``
     (:mod:`ckptgov.ops.staging` says when). A tier that another catalog governs is looked at and
     not swept.
 
     Raises:
         UsageError: a named tier is not configured, or ``staging_older_than_s`` is too short.
-        RefusedBySafety: the catalog's clock went back; nothing was removed.
+        RefusedBySafety: with ``staging_older_than_s``, the catalog's clock went back; nothing was
+            removed.
     """
     _check_staging(context, staging_older_than_s)
     known = {

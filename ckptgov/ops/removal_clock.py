@@ -1,7 +1,8 @@
 """Whether the time that removals are decided by is the time that storage lives in.
 
-Grace and trash times run on the catalog's clock. Where it jumped, or storage stamps another time
-than it tells, nobody knows how long anything was condemned, and nothing is removed.
+Grace and trash times run on the catalog's clock, and by it what was left behind is old. Where it
+jumped, or storage stamps another time than it tells, nobody knows how long anything was condemned
+or lay there, and nothing is removed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from contextlib import suppress
 from statistics import median
 
 from ckptgov.errors import CkptgovError, RefusedBySafety, StorageError
+from ckptgov.layouts.tree import join
 from ckptgov.storage.contract import TEMP_PREFIX, Storage
 
 MOST_APART_NS = 300 * 10**9
@@ -29,7 +31,8 @@ def require_same_time(
     new_id: Callable[[], str],
     what: str,
 ) -> None:
-    """Refuse where a file written just now in ``directory`` bears another time than the catalog.
+    """Refuse where a file written just now in ``directory`` (``""``: the tier's root) bears
+    another time than the catalog.
 
     The median of three probes decides: stores may give an old time once. A full tier on which not
     even an empty file can be made says nothing, and is not refused: clearing it is what is wanted.
@@ -60,7 +63,7 @@ def _apart_ns(
 
     The time within the call is in favour of both being equal.
     """
-    path = f"{directory}/{TEMP_PREFIX}clock-{new_id()}"
+    path = join(directory, f"{TEMP_PREFIX}clock-{new_id()}")
     before_ns = now_ns()
     try:
         storage.publish(path, [])

@@ -200,7 +200,8 @@ def reconcile(
         typer.Option(
             "--older-than",
             metavar="D",
-            help="Age of left-overs that nobody works on, to go. Default: 7d, with --staging 24h.",
+            help="Age of left-overs that nobody works on, to go; 0s: at the first look. "
+            "Default: 7d, with --staging 24h.",
         ),
     ] = None,
     staging: Annotated[
@@ -218,8 +219,9 @@ def reconcile(
     """Bring catalog and tiers together again, and clear what dead movers left behind.
 
     Uploads and temporary files of a copy that stands whole go at once; others when they are old
-    enough. What is being moved is never touched, however old. What trainers left behind, what
-    belongs to no run, and trash past its time are told.
+    enough and two looks so long apart (three days at most) found them the same. What is being
+    moved is never touched, however old. What trainers left behind, what belongs to no run, and
+    trash past its time are told.
     """
     from ckptgov.config.units import parse_duration
     from ckptgov_cli import render_usage

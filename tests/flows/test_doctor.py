@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
+from sqlalchemy.exc import OperationalError
 
 from ckptgov.errors import StorageError
 from ckptgov.governor import open_governor
@@ -352,3 +356,55 @@ def stored(*, by_s: float = 0.0, over_bytes: int = 0) -> None:
             tiers=(outlook,),
         )
         context.catalog.plans.put(with_id(plan), state=PlanState.PROPOSED, by="me")
+
+
+class TestTheCatalogOnATier:
+    def test_one_that_a_full_tier_would_stop_is_warned_of(self, run: Path, home: Path) -> None:
+        assert str(home) in warned("tier lustre catalog")
+        assert "nothing can be freed" in warned("tier lustre catalog")
+
+    def test_one_on_another_file_system_is_not(
+        self, run: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stat = os.stat
+
+        def elsewhere(path: object, **how: object) -> os.stat_result:
+            told = stat(path, **how)
+            if path != str(home / "catalog.sqlite"):
+                return told
+            return os.stat_result((told.st_mode, told.st_ino, told.st_dev + 1, *told[3:]))
+
+        with opened() as context:
+            monkeypatch.setattr("ckptgov.ops.doctor_room.os.stat", elsewhere)
+            names = [one.name for one in room_checks(context, ())]
+        assert "tier lustre catalog" not in names
+
+    def test_one_in_a_database_is_not(self, run: Path) -> None:
+        with opened() as context:
+            assert context.catalog.identity()  # opened; it is asked of its settings alone
+            url = "postgresql://db/ckptgov"
+            context.settings = replace(context.settings, catalog_url=url)
+            names = [one.name for one in room_checks(context, ())]
+        assert "tier lustre catalog" not in names
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [(sqlite3.SQLITE_FULL, "database or disk is full"), (4874, "disk I/O error")],
+)
+def test_a_catalog_that_has_no_room_says_what_to_do(
+    run: Path, monkeypatch: pytest.MonkeyPatch, code: int, text: str
+) -> None:
+    """The second one is what SQLite says where it cannot make its log's index larger."""
+
+    def full(*_tick: object) -> None:
+        error = sqlite3.OperationalError(text)
+        error.sqlite_errorcode = code
+        raise OperationalError("INSERT", None, error)
+
+    with opened() as context:
+        monkeypatch.setattr("ckptgov.catalog.ticks.tick", full)
+        with pytest.raises(StorageError, match=f"catalog.sqlite: {text}") as raised:
+            context.catalog.tick()
+    assert "free room there" in raised.value.hint
+    assert "move CKPTGOV_HOME" in raised.value.hint

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckptgov.governor import open_governor
+from ckptgov.model.clock import Clock, SystemClock
 from ckptgov.model.usage import Fate, LeftKind, Leftover, LeftoverReason
 from ckptgov.ops.context import Context
 from ckptgov.ops.copy_lease import copy_lease
@@ -140,10 +141,22 @@ def ages(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return wanted
 
 
+class FourDaysBehind(SystemClock):
+    def now_ns(self) -> int:
+        return super().now_ns() - 4 * DAY_NS
+
+
 @contextmanager
-def opened() -> Iterator[Context]:
-    with open_governor() as governor:
+def opened(clock: Clock | None = None) -> Iterator[Context]:
+    with open_governor(clock=clock or SystemClock()) as governor:
         yield governor.context
+
+
+@pytest.fixture
+def seen(bucket: Bucket, ages: dict[str, int]) -> None:
+    """An earlier look found the uploads as they are."""
+    with opened(FourDaysBehind()) as context:
+        reconcile(context)
 
 
 def left(**how: object) -> dict[str, Leftover]:
@@ -169,6 +182,7 @@ def test_pending_bytes_are_told_apart_from_objects(bucket: Bucket) -> None:
     assert usage.free_bytes is None
 
 
+@pytest.mark.usefixtures("seen")
 def test_the_old_upload_goes_and_the_fresh_one_stays(bucket: Bucket) -> None:
     before = bucket.keys()
     told = left(older_than_s=7 * 86400.0)
@@ -179,6 +193,14 @@ def test_the_old_upload_goes_and_the_fresh_one_stays(bucket: Bucket) -> None:
     assert bucket.keys() == before
 
 
+def test_one_that_no_earlier_look_saw_stays(bucket: Bucket) -> None:
+    one = left()["run/step-20/shard-1"]
+    assert (one.fate, one.reason) == (Fate.KEPT, LeftoverReason.FRESH)
+    assert "first seen now" in one.text
+    assert len(bucket.uploads()) == 2
+
+
+@pytest.mark.usefixtures("seen")
 def test_a_dry_run_aborts_nothing(bucket: Bucket) -> None:
     assert left(dry_run=True)["run/step-20/shard-1"].fate is Fate.WOULD_GO
     assert len(bucket.uploads()) == 2
@@ -228,6 +250,7 @@ def test_of_two_uploads_to_one_key_each_is_judged_by_itself(
         ]
 
     monkeypatch.setattr(S3Storage, "pending", newest_is_fresh)
-    with opened() as context:
-        reconcile(context)
+    for clock in (FourDaysBehind(), SystemClock()):
+        with opened(clock) as context:
+            reconcile(context)
     assert bucket.uploads() == ["run/step-20/shard-1", "run/step-30/shard-1"]

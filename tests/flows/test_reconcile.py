@@ -1,4 +1,8 @@
-"""Catalog and tiers brought together; what dead movers left goes, what is in use never does."""
+"""Catalog and tiers brought together; what dead movers left goes, what is in use never does.
+
+"Long ago" is made of two things here: files that are dated back, and an earlier look by a catalog
+whose clock stood so far behind.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
-from ckptgov.errors import PartlyDone, StorageError, UsageError
+from ckptgov.errors import PartlyDone, RefusedBySafety, StorageError, UsageError
 from ckptgov.governor import open_governor
+from ckptgov.model.clock import SystemClock
+from ckptgov.model.files import FileStat
 from ckptgov.model.pacing import FlowClass, FlowRequest
 from ckptgov.model.usage import (
     Fate,
@@ -22,6 +29,7 @@ from ckptgov.model.usage import (
     LeftoverReason,
     ReconcileAnswer,
 )
+from ckptgov.ops import sweep
 from ckptgov.ops.context import Context
 from ckptgov.ops.copy_lease import copy_lease
 from ckptgov.ops.reconcile import reconcile
@@ -35,15 +43,30 @@ STRANGE = "ab" * 32
 TEMPORARY = ".ckptgov-tmp-d0123456789abcdef-1"
 
 
+class Shifted(SystemClock):
+    """The machine's clock, so many days off."""
+
+    def __init__(self, days: float) -> None:
+        self.days = days
+
+    def now_ns(self) -> int:
+        return super().now_ns() + int(self.days * DAY_S * 1e9)
+
+
 @contextmanager
-def opened() -> Iterator[Context]:
-    with open_governor() as governor:
+def opened(days: float = 0.0) -> Iterator[Context]:
+    with open_governor(clock=Shifted(days)) as governor:
         yield governor.context
 
 
-def done(**how: object) -> ReconcileAnswer:
-    with opened() as context:
+def done(*, days: float = 0.0, **how: object) -> ReconcileAnswer:
+    with opened(days) as context:
         return reconcile(context, **how)
+
+
+def seen(days_ago: float = 3.1) -> None:
+    """An earlier look, which removes nothing of what is too young then."""
+    assert {one.fate for one in left_by(done(days=-days_ago)).values()} == {Fate.KEPT}
 
 
 def left_by(answer: ReconcileAnswer) -> dict[str, Leftover]:
@@ -110,6 +133,7 @@ class TestStaging:
 
     def test_an_old_one_goes(self, run: Path, staged: Callable) -> None:
         directory = staged(STRANGE, days_ago=7.1)
+        seen()
         (one,) = left_by(done()).values()
         assert (one.fate, one.reason) == (Fate.REMOVED, LeftoverReason.OLD)
         assert one.age_s > 7 * DAY_S
@@ -117,7 +141,14 @@ class TestStaging:
 
     def test_how_old_is_said_by_the_operator(self, run: Path, staged: Callable) -> None:
         directory = staged(STRANGE, days_ago=2)
+        seen(days_ago=1.1)
         done(older_than_s=DAY_S)
+        assert not directory.exists()
+
+    def test_no_age_at_all_goes_at_the_first_look(self, run: Path, staged: Callable) -> None:
+        directory = staged(STRANGE)
+        (one,) = left_by(done(older_than_s=0.0)).values()
+        assert (one.fate, one.reason) == (Fate.REMOVED, LeftoverReason.OLD)
         assert not directory.exists()
 
     def test_one_new_shard_is_a_sign_of_life(self, run: Path, staged: Callable) -> None:
@@ -150,6 +181,146 @@ class TestStaging:
         done()
         assert not directory.exists()
         assert outside.exists()
+
+
+class TestByAge:
+    """Its own times alone prove nothing: they may have come with it, or a clock be wrong."""
+
+    @pytest.fixture
+    def stale(self, run: Path, staged: Callable) -> Path:
+        """Seen three days ago as it is now, and old by its times."""
+        directory = staged(STRANGE, days_ago=8)
+        seen()
+        return directory
+
+    def kept(self, answer: ReconcileAnswer) -> str:
+        (one,) = left_by(answer).values()
+        assert (one.fate, one.reason) == (Fate.KEPT, LeftoverReason.FRESH)
+        return one.text
+
+    def test_what_is_seen_for_the_first_time_stays(self, run: Path, staged: Callable) -> None:
+        directory = staged(STRANGE, days_ago=30)
+        assert "first seen now; goes at a later look" in self.kept(done())
+        assert "seen unchanged for 0.0 days; goes after 3" in self.kept(done())
+        assert (directory / TEMPORARY).exists()
+
+    def test_two_looks_are_three_days_apart(self, run: Path, staged: Callable) -> None:
+        directory = staged(STRANGE, days_ago=30)
+        done(days=-2.9)
+        assert "seen unchanged for 2.9 days" in self.kept(done())
+        assert directory.exists()
+
+    def test_a_change_that_no_time_shows_begins_anew(self, stale: Path) -> None:
+        put(stale / "model-2.safetensors", days_ago=8)
+        assert "first seen now" in self.kept(done())
+        assert stale.exists()
+
+    def test_a_part_that_arrived_between_two_looks_begins_anew(self, run: Path) -> None:
+        path = put(run / ".ckptgov/manifests" / TEMPORARY, 10, days_ago=8)
+        seen()
+        put(path, 20, days_ago=8)
+        assert "first seen now" in self.kept(done())
+        assert path.exists()
+
+    def test_what_was_in_use_meanwhile_begins_anew(self, stale: Path) -> None:
+        with open(stale / TEMPORARY, "rb+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            done()
+        assert "first seen now" in self.kept(done())
+        assert stale.exists()
+
+    def test_a_dry_run_is_no_look(self, run: Path, staged: Callable) -> None:
+        directory = staged(STRANGE, days_ago=30)
+        done(days=-4, dry_run=True)
+        assert "first seen now" in self.kept(done())
+        assert directory.exists()
+
+    def test_looks_at_other_things_forget_nothing(self, run: Path, stale: Path) -> None:
+        """Orphans and trainers' left-overs are remembered too."""
+        put(run.parent / "old-exports/x.bin", days_ago=9)
+        for _ in range(2):
+            answer = done(dry_run=True)
+            assert [one.fate for one in left_by(answer).values()] == [Fate.WOULD_GO]
+
+    @pytest.mark.parametrize("days", [8, 0.01])
+    def test_a_clock_that_storage_does_not_share_removes_nothing(
+        self, cli, run: Path, content: str, stale: Path, staged: Callable, days: float
+    ) -> None:
+        """As somebody met it: a delivery of that second went, the clock being eight days ahead."""
+        superfluous = staged(content)
+        answer = done(days=days)
+        ((what, refusal),) = answer.tiers[0].failures
+        assert what == "left-overs"
+        assert isinstance(refusal, RefusedBySafety)
+        assert "ahead of the time that storage stamps; nothing was removed" in refusal.message
+        assert isinstance(answer.error, PartlyDone)
+        assert (stale.exists(), superfluous.exists()) == (True, True)
+        assert not list(run.parent.rglob("*clock-*"))
+        assert cli("reconcile").code == 0, "the time that was wrong is not remembered"
+        assert (stale.exists(), superfluous.exists()) == (False, False)
+
+    def test_it_keeps_no_other_tier_from_being_done(
+        self, cli, run: Path, stale: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One of two file servers has the wrong time."""
+        write_hf_trainer(tmp_path / "two/hf2/checkpoint-1", 1)
+        cli.done("tier", "add", "two", tmp_path / "two", "--ingest")
+        cli.done("scan")
+        other = put(tmp_path / "two/hf2/.ckptgov/staging" / STRANGE / "x", days_ago=8)
+        age(other.parent, 8)
+        done(days=-3.1)
+        stat = PosixStorage.stat
+
+        def wrong(storage: PosixStorage, path: str) -> FileStat:
+            told = stat(storage, path)
+            if "clock-" in path and "hf2" not in path:
+                return replace(told, mtime_ns=told.mtime_ns - 10**12)
+            return told
+
+        monkeypatch.setattr(PosixStorage, "stat", wrong)
+        answer = done()
+        assert [len(one.failures) for one in answer.tiers] == [1, 0]
+        assert (stale.exists(), other.exists()) == (True, False)
+
+    def test_a_clock_that_went_back_removes_nothing(self, stale: Path) -> None:
+        with opened(days=1) as context:
+            context.catalog.tick()
+        answer = done()
+        ((_what, refusal),) = answer.tiers[0].failures
+        assert isinstance(refusal, RefusedBySafety)
+        assert "went back" in refusal.message
+        assert stale.exists()
+
+    def test_no_clock_is_asked_where_nothing_goes_by_age(
+        self, run: Path, content: str, staged: Callable
+    ) -> None:
+        directory = staged(content)
+        assert done(days=8).error is None
+        assert not directory.exists()
+
+    def test_the_clock_is_compared_where_no_run_lies(self, run: Path) -> None:
+        foreign = put(run.parent / "elsewhere" / TEMPORARY, days_ago=8)
+        seen()
+        answer = done(days=8)
+        assert isinstance(answer.tiers[0].failures[0][1], RefusedBySafety)
+        assert foreign.exists()
+        assert done().error is None
+        assert not foreign.exists()
+        assert not list(run.parent.rglob("*clock-*"))
+
+    def test_what_changes_just_before_it_goes_stays(
+        self, stale: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """This process was stopped, and a mover came and was stopped in its turn."""
+        compare = sweep.require_same_time
+
+        def late(*where: object, **how: object) -> None:
+            put(stale / "model-2.safetensors")
+            compare(*where, **how)
+
+        monkeypatch.setattr(sweep, "require_same_time", late)
+        assert self.kept(done()) == "changed just now"
+        assert (stale / "model.safetensors").exists()
 
 
 class TestInUse:
@@ -233,6 +404,7 @@ class TestDeliveries:
     def test_an_old_temporary_file_of_ours_goes_and_a_fresh_one_stays(self, run: Path) -> None:
         old = put(run / ".ckptgov/manifests" / TEMPORARY, days_ago=8)
         fresh = put(run / ".ckptgov/receipts" / TEMPORARY)
+        seen()
         told = left_by(done())
         assert told[f"hf/.ckptgov/manifests/{TEMPORARY}"].fate is Fate.REMOVED
         assert told[f"hf/.ckptgov/receipts/{TEMPORARY}"].fate is Fate.KEPT
@@ -241,6 +413,7 @@ class TestDeliveries:
     def test_what_lies_in_no_run_is_told_as_foreign(self, run: Path) -> None:
         old = put(run.parent / "elsewhere" / TEMPORARY, days_ago=8)
         fresh = put(run.parent / "beside" / TEMPORARY)
+        seen()
         told = left_by(done())
         assert {one.run for one in told.values()} == {None}
         assert (old.exists(), fresh.exists()) == (False, True)
@@ -255,6 +428,7 @@ class TestDeliveries:
         self, run: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         put(run / ".ckptgov/manifests" / TEMPORARY, days_ago=8)
+        seen()
         tries: list[PendingDelivery] = []
         monkeypatch.setattr(PosixStorage, "forget", lambda _, pending: tries.append(pending))
         answer = done()
@@ -269,6 +443,7 @@ class TestDeliveries:
     ) -> None:
         """Parts that arrive while an upload is aborted bring it back."""
         path = put(run / ".ckptgov/manifests" / TEMPORARY, days_ago=8)
+        seen()
         tries: list[PendingDelivery] = []
         forget = PosixStorage.forget
 
@@ -287,6 +462,7 @@ class TestDeliveries:
     ) -> None:
         bad = put(run / ".ckptgov/manifests" / TEMPORARY, days_ago=8)
         good = put(run / ".ckptgov/receipts" / TEMPORARY, days_ago=8)
+        seen()
         forget = PosixStorage.forget
 
         def picky(storage: PosixStorage, pending: PendingDelivery) -> None:
@@ -362,6 +538,7 @@ class TestTheWhole:
         self, cli, run: Path, staged: Callable
     ) -> None:
         directory = staged(STRANGE, days_ago=8)
+        seen()
         shutil.rmtree(run / "checkpoint-100")
         for _ in range(2):
             answer = done(dry_run=True)
@@ -374,6 +551,7 @@ class TestTheWhole:
         self, cli, run: Path, staged: Callable, tmp_path: Path
     ) -> None:
         directory = staged(STRANGE, days_ago=8)
+        seen()
         (tmp_path / "away").mkdir()
         cli.done("tier", "add", "away", tmp_path / "away")
         (tmp_path / "away").rename(tmp_path / "elsewhere")
