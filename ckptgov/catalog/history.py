@@ -21,6 +21,16 @@ _EVENTS = (
     .limit(bindparam("count"))
 )
 _EVENTS_OF_RUN = _EVENTS.where(col(EventRow.run_id) == bindparam("run_id"))
+_COPY_CHANGES = (
+    select(EventRow)
+    .where(
+        col(EventRow.run_id) == bindparam("run_id"),
+        col(EventRow.kind) == EventKind.COPY_STATE.value,
+        col(EventRow.content_id).in_(bindparam("content_ids", expanding=True)),
+    )
+    .order_by(col(EventRow.seq))
+)
+_MOST_AT_ONCE = 500  # how many values one statement is given
 _RECORDS = (
     select(RecordRow)
     .where(col(RecordRow.run_id) == bindparam("run_id"))
@@ -88,6 +98,16 @@ def events(
         wanted = {"after_seq": after_seq, "count": limit, "run_id": run_id}
         rows = connection.execute(_EVENTS_OF_RUN, wanted)
     return decoded(_event, rows)
+
+
+def copy_changes(
+    connection: Connection, run_id: str, content_ids: Sequence[str]
+) -> tuple[EventFacts, ...]:
+    found: list[EventFacts] = []
+    for start in range(0, len(content_ids), _MOST_AT_ONCE):
+        some = {"run_id": run_id, "content_ids": content_ids[start : start + _MOST_AT_ONCE]}
+        found += decoded(_event, connection.execute(_COPY_CHANGES, some))
+    return tuple(found)
 
 
 def put_records(connection: Connection, records: Sequence[RecordFacts]) -> None:

@@ -41,6 +41,11 @@ class HistoryCalls:
         with self._database.read() as connection:
             return history.events(connection, after_seq, run_id, limit)
 
+    def copy_changes(self, run_id: str, content_ids: Sequence[str]) -> tuple[EventFacts, ...]:
+        """Changes of state of the copies of some checkpoints of a run, oldest first of each."""
+        with self._database.read() as connection:
+            return history.copy_changes(connection, run_id, content_ids)
+
     def decide(
         self, run_id: str, restart_id: str, epoch: int, content_id: str | None, fresh: bool
     ) -> tuple[str | None, bool]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ckptgov.model.policy import Policy
     from ckptgov.model.policy_check import PolicyCheck
     from ckptgov.model.removal import ApplyAnswer, UndeleteAnswer
+    from ckptgov.model.removed import RemovedCopy
     from ckptgov.model.retention import PlanState, RunVerdict, StoredPlan
     from ckptgov.wire.documents import Document
 
@@ -81,6 +82,13 @@ class KeepingVerbs:
 
         path = path_of("runs", run, "undelete")
         return undeleted_of(ask(self._transport, path, {"step": step, "dry_run": True}, "steps"))
+
+    def removed(self, run: str, *, step: int | None) -> tuple[RemovedCopy, ...]:
+        """A run's copies on their way out, with reasons; of one step also those that are gone."""
+        from ckptgov.wire.removed import removed_of
+
+        path = path_of("runs", run, "removals")
+        return removed_of(self._transport.get(path, {"step": step}, wait_s=LOOK_S))
 
     def verdict(self, run: str, *, policy: str | None) -> RunVerdict:
         """Every checkpoint of a run with what becomes of it and every reason."""

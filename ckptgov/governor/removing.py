@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ckptgov.errors import UnknownRun
 from ckptgov.model.verbs import never
 
 if TYPE_CHECKING:
     from ckptgov.model.removal import ApplyAnswer, UndeleteAnswer
+    from ckptgov.model.removed import RemovedCopy
     from ckptgov.ops.context import Context
 
 
@@ -18,6 +20,10 @@ class RemovalVerbs:
     @property
     def context(self) -> Context:
         """Settings and catalog of this home."""
+        raise NotImplementedError
+
+    def has_catalog(self) -> bool:
+        """Whether this home has a catalog: nothing is made for a question."""
         raise NotImplementedError
 
     def apply(
@@ -43,3 +49,17 @@ class RemovalVerbs:
         from ckptgov.ops.undelete import undelete
 
         return undelete(self.context, target, step=step, dry_run=dry_run)
+
+    def removed(self, target: str, *, step: int | None = None) -> tuple[RemovedCopy, ...]:
+        """A run's copies on their way out, with reasons; of one step also those that are gone.
+
+        Nothing of a directory that is no registered run's: what is removed is in the catalog.
+        """
+        if not self.has_catalog():
+            return ()
+        from ckptgov.ops.removed import removed
+
+        try:
+            return removed(self.context, target, step=step)
+        except UnknownRun:
+            return ()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ckptgov.model.policy import Policy
     from ckptgov.model.policy_check import PolicyCheck
     from ckptgov.model.removal import ApplyAnswer, UndeleteAnswer
+    from ckptgov.model.removed import RemovedCopy
     from ckptgov.model.retention import PlanState, RunVerdict, StoredPlan
     from ckptgov.wire.documents import Document
 
@@ -96,6 +97,11 @@ class ServedKeeping:
             return self._keeping.would_undelete(run, step=step)
         begun = tasks.begin_undelete(self.client.transport, run, step=step)
         return undeleted_of(self.outcomes(begun, "steps")[0])
+
+    def removed(self, target: str, *, step: int | None = None) -> Sequence[RemovedCopy]:
+        """A run's copies on their way out, with reasons; of one step also those that are gone."""
+        asks = self._keeping if is_run_name(target) else self.local
+        return asks.removed(target, step=step)
 
     def verdict(self, target: str, *, policy: str | None = None) -> RunVerdict:
         """Every checkpoint of a run with what becomes of it and every reason."""

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ckptgov.model.policy import Policy
     from ckptgov.model.policy_check import PolicyCheck
     from ckptgov.model.removal import ApplyAnswer, UndeleteAnswer
+    from ckptgov.model.removed import RemovedCopy
     from ckptgov.model.retention import PlanState, RunVerdict, StoredPlan
     from ckptgov.model.settings import NodeSettings, TierSettings
     from ckptgov.model.usage import DuAnswer, ReconcileAnswer
@@ -293,6 +294,13 @@ class Keeper(Protocol):
         self, target: str, *, step: int | None = None, dry_run: bool = False
     ) -> UndeleteAnswer:
         """Bring back what is condemned or in the trash, of a run or one of its checkpoints."""
+        ...
+
+    def removed(self, target: str, *, step: int | None = None) -> Sequence[RemovedCopy]:
+        """A run's copies on their way out, with reasons; of one step also those that are gone.
+
+        Nothing of a directory that is no registered run's.
+        """
         ...
 
     def verdict(self, target: str, *, policy: str | None = None) -> RunVerdict:

@@ -11,7 +11,7 @@ from ckptgov.errors import NoneRestorable, UsageError
 from ckptgov.model.access import Right, team_of
 from ckptgov.model.checkpoint import Evidence, Expect
 from ckptgov.model.facts import Query
-from ckptgov.ops import standing
+from ckptgov.ops import removed, standing
 from ckptgov.ops.parts import doubts_of
 from ckptgov.ops.runs import check_run_name, create_run, list_runs, listed_run
 from ckptgov.service import schemas
@@ -21,6 +21,7 @@ from ckptgov.service.calls import AnyEndpoint, Call, Cost, Reply, ask, document,
 from ckptgov.service.refusals import refusal
 from ckptgov.service.routes_work import scans_of
 from ckptgov.wire import documents, requests
+from ckptgov.wire import removed as removed_documents
 from ckptgov.wire import settings as settings_documents
 
 _EVENTS_READ = 1000
@@ -106,6 +107,14 @@ def checkpoints(call: Call[requests.ListQuery, requests.Body]) -> Reply:
         told = standing.listing(context, name, query, node=asked.node)
         doubts = doubts_of(context, told.run_id) if told.run_id is not None else ()
         return document(documents.listing(replace(told, notes=(*told.notes, *doubts))))
+
+
+def removals(call: Call[requests.StepQuery, requests.Body]) -> Reply:
+    """Copies of a run that a plan let go, and why."""
+    name = call.run().identity.name
+    with call.context() as context:
+        found = removed.removed(context, name, step=call.query.step)
+    return document(removed_documents.removed(name, found))
 
 
 def manifest(call: Call[requests.StepQuery, requests.Body]) -> Reply:
@@ -224,6 +233,13 @@ ENDPOINTS: tuple[AnyEndpoint, ...] = (
         answers={200: schemas.LISTING},
         errors=(409,),
         cost=Cost.ANSWER,
+    ),
+    ask(
+        "/v1/runs/{run:run}/removals",
+        "Copies on their way out, with reasons and how to undo it; of one step also purged ones.",
+        removals,
+        query=requests.StepQuery,
+        answers={200: schemas.REMOVALS},
     ),
     ask(
         "/v1/runs/{run:run}/manifest",

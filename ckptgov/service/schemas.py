@@ -132,6 +132,24 @@ PLANS = has(plans=many(PLAN))
 STEP = has(run=TEXT, checkpoint=TEXT, content_id=TEXT, tier=TEXT, action=TEXT, went=TEXT)
 APPLIED = has(plan_id=maybe(TEXT), is_dry_run=FLAG, freed_bytes=WHOLE, steps=many(STEP))
 UNDELETED = has(is_dry_run=FLAG, steps=many(STEP), restored=many(OBJECT))
+REMOVALS = has(
+    run=maybe(TEXT),
+    removals=many(
+        has(
+            content_id=TEXT,
+            name=maybe(TEXT),
+            step=maybe(WHOLE),
+            place=TEXT,
+            tier=TEXT,
+            node=maybe(TEXT),
+            state=TEXT,
+            plan_id=maybe(TEXT),
+            why=many(has(reason=TEXT, text=TEXT)),
+            due_at_ns=maybe(WHOLE),
+            undo=maybe(TEXT),
+        )
+    ),
+)
 FATE = has(tier=TEXT, places=PATHS, action=maybe(TEXT), why=many(has(reason=TEXT, text=TEXT)))
 VERDICT = has(
     run_id=TEXT,

@@ -263,7 +263,11 @@ def explain(
     ] = None,
     json: Json = False,
 ) -> int:
-    """Say why each checkpoint is or is not offered, with the file and the evidence."""
+    """Say why each checkpoint is or is not offered, with the file and the evidence.
+
+    What a plan let go is told with the plan, its reasons, what comes next and how to undo it; with
+    STEP also what is purged.
+    """
     from ckptgov.model.checkpoint import Purpose
     from ckptgov.model.facts import Query
     from ckptgov_cli import render
@@ -273,7 +277,8 @@ def explain(
     query = Query(purpose=Purpose(purpose), world_size=world_size)
     with opened_governor() as governor:
         listing = governor.listing(target, query)
-    return render.explain(listing, step=step, as_json=json)
+        removed = governor.removed(target, step=step)
+    return render.explain(listing, removed, step=step, as_json=json)
 
 
 @app.command("manifest", epilog=EXIT_CODES)

@@ -21,6 +21,7 @@ from ckptgov_cli.exits import code_of
 if TYPE_CHECKING:
     from ckptgov.model.checkpoint import Manifest
     from ckptgov.model.journal import Record
+    from ckptgov.model.removed import RemovedCopy
     from ckptgov.model.verbs import RegisteredRun
     from ckptgov.ops.backup import BackedUp, RestoredCatalog
     from ckptgov.ops.rebuild import Rebuilt
@@ -79,11 +80,13 @@ def listing(one: RunListing, *, as_json: bool) -> int:
     return 0
 
 
+def _of_step(one: RunListing, step: int | None) -> list[Verdict]:
+    return [each for each in one.verdicts if step in (None, each.checkpoint.step)]
+
+
 def _picked(one: RunListing, step: int | None) -> list[Verdict]:
-    if step is None:
-        return list(one.verdicts)
-    found = [each for each in one.verdicts if each.checkpoint.step == step]
-    if not found:
+    found = _of_step(one, step)
+    if step is not None and not found:
         raise NoneRestorable(f"{one.root}: there is no checkpoint of step {step}")
     return found
 
@@ -137,13 +140,19 @@ def _fits(reshardable: bool | None) -> str:
             return "not known"
 
 
-def explain(one: RunListing, *, step: int | None, as_json: bool) -> int:
-    """Every reason."""
-    picked = _picked(one, step)
+def explain(
+    one: RunListing,
+    removed: Sequence[RemovedCopy] = (),
+    *,
+    step: int | None,
+    as_json: bool,
+) -> int:
+    """Every reason, of what a plan let go as well: only a step of which nothing is told is 5."""
+    from ckptgov_cli import render_removed
+
+    picked = [] if removed and not _of_step(one, step) else _picked(one, step)
     if as_json:
-        document = documents.listing(one)
-        document["checkpoints"] = [documents.listed(each) for each in picked]
-        output.emit(document)
+        output.emit(_explained(one, picked, removed))
         return 0
     is_first = True
     for verdict in picked:
@@ -155,10 +164,24 @@ def explain(one: RunListing, *, step: int | None, as_json: bool) -> int:
             is_first = False
         for each in verdict.findings:
             output.line(f"  {_finding(each)}")
+        render_removed.beneath(verdict.checkpoint, removed)
+    render_removed.alone([each.checkpoint for each in picked], removed)
     for debris in one.staging:
         output.line(f"-\t{debris.path}\n  staging: {output.size(debris.bytes)}, never a checkpoint")
     _notes(one.notes)
     return 0
+
+
+def _explained(
+    one: RunListing, picked: Sequence[Verdict], removed: Sequence[RemovedCopy]
+) -> documents.Document:
+    from ckptgov.wire.removed import removed_copy
+
+    return {
+        **documents.listing(one),
+        "checkpoints": [documents.listed(each) for each in picked],
+        "removals": [removed_copy(each) for each in removed],
+    }
 
 
 def scan(answer: ScanAnswer, *, as_json: bool, dry_run: bool) -> int:

@@ -151,7 +151,7 @@ def test_another_teams_run_answers_as_an_unknown_one(served: Served) -> None:
         assert theirs.body == none.body.replace(b"red/mll", b"red/llm")
         assert sorted(theirs.headers) == sorted(none.headers)
         seen += 1
-    assert seen == 25
+    assert seen == 26
     assert served.get(LATEST).document["step"] == 20
 
 
