@@ -50,7 +50,9 @@ def apply(
 ) -> ApplyAnswer:
     """Condemn what a plan lists, and go on with what was condemned or trashed before.
 
-    None: only the going on. ``strict``: nothing is condemned where one entry has changed.
+    Where a place is above its limit, of its trash goes before its time what has to, and before
+    anything is condemned. None: only this and the going on. ``strict``: nothing is condemned where
+    one entry has changed.
 
     Raises:
         UsageError: no such plan. ConfigError: a policy is wrong.
@@ -63,7 +65,9 @@ def apply(
                 _require_applicable(context, stored)
             _require_time(removing, stored)
             steps += bring_back(removing)
-            if stored is not None:
+            if stored is None:
+                steps += purge_under_pressure(removing)
+            else:
                 _condemn(removing, stored, steps, strict=strict)
         except Changed as error:
             steps += error.steps
@@ -146,7 +150,7 @@ def _condemn(
     fresh = decided_anew(removing, stored.plan)
     if strict:
         _refuse_changed(list(_stays(removing, stored, looked, fresh)))
-    purged = purge_under_pressure(removing, fresh.plan)
+    purged = purge_under_pressure(removing)
     if purged:
         steps += purged
         fresh = decided_anew(removing, stored.plan)

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from ckptgov.catalog.facts import PlaceFacts
 from ckptgov.errors import CkptgovError, CouldNotLook, StorageError
-from ckptgov.model.copies import LEAVING
+from ckptgov.model.copies import LEAVING, CopyState
 from ckptgov.model.settings import TierSettings
 from ckptgov.ops.context import Context
-from ckptgov.ops.placed import placed
+from ckptgov.ops.placed import moves_to_trash, placed
 from ckptgov.planning.growth import SPAN_NS, Growth, Sample, growth
 from ckptgov.work.tier import Place
 
@@ -42,8 +42,9 @@ class TierFill(Struct, frozen=True, kw_only=True):
     """One place and how full it is. With ``error`` it could not be looked at, and no figure counts.
 
     ``used_bytes`` stands against the same thing that percentages of a policy are of: with a quota
-    (or in an object store) what the catalog knows to lie there, sealed or not, and pending
-    uploads; otherwise all that is in use on the file system, whoever's it is. ``free_bytes``,
+    (or in an object store) what the catalog knows to lie there, sealed or not, in the trash too,
+    and pending uploads; otherwise all that is in use on the file system, whoever's it is. So the
+    trash takes room until it is purged, wherever it lies. ``free_bytes``,
     ``total_bytes``, ``files`` and ``free_files`` are the file system's, None where there is none;
     only ``files`` of an object store are what the catalog sums. ``pending_bytes``: of uploads
     begun in an object store, among ``used_bytes``.
@@ -145,7 +146,10 @@ def _facts(context: Context, tiers: Sequence[TierSettings]) -> tuple[TierFill, .
 
 
 def held_at(context: Context, places: Iterable[PlaceFacts]) -> dict[str, tuple[int, int]]:
-    """Bytes and shards that the catalog knows to lie at places, sealed or not, by place."""
+    """Bytes and shards that the catalog knows to lie at places, sealed or not, by place.
+
+    The trash is among them, for what its purge frees: it takes up a quota like anything else.
+    """
     wanted = list(places)
     sums = {one.place: [0, 0] for one in wanted}
     for run_id in dict.fromkeys(one.run_id for one in context.catalog.roots() if one.place in sums):
@@ -155,7 +159,17 @@ def held_at(context: Context, places: Iterable[PlaceFacts]) -> dict[str, tuple[i
         for seen in context.catalog.sightings(run_id):
             if seen.place in sums:
                 sums[seen.place][0] += seen.bytes
+    for place in wanted:
+        if moves_to_trash(place):
+            _add_trash(context, place.place, sums[place.place])
     return {place: (size, files) for place, (size, files) in sums.items()}
+
+
+def _add_trash(context: Context, place: str, sums: list[int]) -> None:
+    """Count what was moved aside: ``placed`` leaves that out."""
+    for one in context.catalog.removals.removals(place=place, states=(CopyState.TRASHED,)):
+        sums[0] += one.bytes
+        sums[1] += one.files
 
 
 def held_of(context: Context, run_ids: Sequence[str], tier: str) -> tuple[int, int]:

@@ -28,7 +28,8 @@ def placed(context: Context, run_id: str, places: Collection[PlaceFacts]) -> Ite
     """A run's copies at some places, newest checkpoint first.
 
     Lost and purged ones take nothing. Nor does what was moved to the trash of a file system: it is
-    found there. In an object store it stays in its place until it is purged.
+    found there, and whoever sums up a place adds it. In an object store it stays in its place until
+    it is purged.
     """
     wanted = {one.place: one for one in places}
     for page in pages(context.catalog, run_id, step=None):
@@ -40,8 +41,13 @@ def placed(context: Context, run_id: str, places: Collection[PlaceFacts]) -> Ite
                     yield _measured(context, sealed, copy, is_moved=_is_moved(copy, place))
 
 
+def moves_to_trash(place: PlaceFacts) -> bool:
+    """Whether what is trashed there is moved aside; in an object store it stays where it was."""
+    return "://" not in place.root
+
+
 def _is_moved(copy: PlacedCopy, place: PlaceFacts) -> bool:
-    return copy.state is CopyState.TRASHED and "://" not in place.root
+    return copy.state is CopyState.TRASHED and moves_to_trash(place)
 
 
 def _measured(context: Context, sealed: SealedFacts, copy: PlacedCopy, *, is_moved: bool) -> Placed:

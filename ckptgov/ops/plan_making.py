@@ -71,7 +71,7 @@ class Making:
         self._tally = Tally()
         self._quiet: list[str] = []
         self._ungoverned: list[str] = []
-        self._unmeasured: Sequence[tuple[str, str]] = ()
+        self._notes: Sequence[tuple[str, str]] = ()
         self.errors: dict[str, CkptgovError] = {}
         """Run to why it could not be looked at."""
 
@@ -80,7 +80,7 @@ class Making:
         fills: Sequence[Fill] = ()
         if self._only is None:
             limited = frozenset(tier for one in self._policies for tier in one.capacity)
-            fills, self._unmeasured = fills_now(self._context, limited, now_ns=self.now_ns)
+            fills, self._notes = fills_now(self._context, limited, now_ns=self.now_ns)
         for _ in range(_ROUNDS):
             found = self._planned(fills)
             if self._measured.measure(found.entries):
@@ -195,7 +195,7 @@ class Making:
 
     def notes(self) -> tuple[tuple[str, str], ...]:
         """Warnings, by what they are about."""
-        notes = [*self._unmeasured, *self._tally.notes, *self._measured.notes]
+        notes = [*self._notes, *self._tally.notes, *self._measured.notes]
         if self._ungoverned:
             names = ", ".join(self._ungoverned[:_MOST_NAMED])
             more = len(self._ungoverned) - _MOST_NAMED

@@ -8,12 +8,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckptgov.model.policy import CapacityRule, Policy
-from ckptgov.model.retention import PlanEntry, RunLife, TierOutlook
+from ckptgov.model.retention import PlanEntry, Removal, RunLife, TierOutlook
 from ckptgov.planning.retention import Decided
 
 
 class Fill(Struct, frozen=True, kw_only=True):
-    """How full one place is. ``used_bytes`` and ``files`` lie there in any form.
+    """How full one place is. ``used_bytes`` and ``files`` lie there in any form, the trash among
+    them until it is purged.
 
     With ``quota_bytes`` percentages are of that, else of the file system (``total_bytes``).
     ``free_bytes`` and ``free_files`` are what a writer may still take by the file system; None
@@ -134,6 +135,64 @@ def _newest_sizes(decided: Decided, tier: str) -> dict[str, int]:
         for copy in () if ruling is None else (*ruling.at.verified, *ruling.at.unproven):
             sizes.setdefault(copy.place, copy.bytes)
     return sizes
+
+
+class Lack:
+    """How much a place is above its limits as it is now; what goes there makes it less."""
+
+    __slots__ = ("bytes", "files")
+
+    def __init__(self, size_bytes: int, files: int) -> None:
+        self.bytes = size_bytes
+        self.files = files
+
+    def needs(self, size_bytes: int, files: int) -> bool:
+        """Whether it would be less without so much."""
+        return (self.bytes > 0 and size_bytes > 0) or (self.files > 0 and files > 0)
+
+    def take(self, size_bytes: int, files: int) -> None:
+        """So much went."""
+        self.bytes -= size_bytes
+        self.files -= files
+
+
+def lack_now(fill: Fill, rules: Iterable[CapacityRule]) -> Lack:
+    """What lies at a place, in any form, above the low mark of rules above whose high one it is.
+
+    Unlike in a plan, what is on its way out still counts: it takes room until it is gone. Where no
+    rule has marks, what is above the quota.
+    """
+    marks = [
+        (one.high_percent, one.low_percent)
+        for one in rules
+        if one.high_percent is not None and one.low_percent is not None
+    ] or [(100, 100)]
+
+    def above(used: int, whole: int | None) -> int:
+        if not whole:
+            return 0
+        return max(
+            (used - whole * low // 100 for high, low in marks if used * 100 > whole * high),
+            default=0,
+        )
+
+    return Lack(above(fill.used_bytes, fill.size_bytes), above(fill.files or 0, fill.size_files))
+
+
+def needed_of(trash: Iterable[Removal], lack: Lack, *, now_ns: int) -> Iterator[Removal]:
+    """What of a place's trash goes before its time, so that nothing is lacking any more.
+
+    What is due goes in any case, so it comes first; then what has lain there longest. Whoever is
+    given one tells ``lack`` what came of it, before the next.
+    """
+    for one in sorted(trash, key=lambda each: _by_time(each, now_ns)):
+        if lack.needs(one.bytes, one.files):
+            yield one
+
+
+def _by_time(one: Removal, now_ns: int) -> tuple[bool, int, str, str]:
+    lies_since_ns = one.due_at_ns - int(one.trash_s * 1e9)
+    return one.due_at_ns > now_ns, lies_since_ns, one.run_id, one.content_id
 
 
 def used_after(fill: Fill, tally: Tally) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -365,9 +366,12 @@ class TestCopiesThatStay:
         self, cli, two_tiers, run: Path, plan, time_is_over
     ) -> None:
         (run / "checkpoint-100/notes.txt").write_text("mine")
+        os.utime(run / "checkpoint-100/notes.txt", (0, 0))  # it lay there when that was compared
+        (run / "checkpoint-200/notes.txt").write_text("of a later save?")
         cli.done("apply", plan())
         time_is_over()
         answer = cli.json("apply")
+        assert [one.name for one in (run / "checkpoint-200").iterdir()] == ["notes.txt"]
         told = {one["step"]: one for one in answer.json["steps"]}
         assert told[100]["went"] == "trashed"
         assert "notes.txt" in told[100]["text"]

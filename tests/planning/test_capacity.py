@@ -21,6 +21,7 @@ from ckptgov.model.policy import Calendar, CapacityRule, Floors, KeepRules, Poli
 from ckptgov.model.retention import Action, Plan, PlanEntry, RunToKeep, TierOutlook, Why
 from ckptgov.model.settings import Link
 from ckptgov.planning.capacity import Fill, Pressure, Victim
+from ckptgov.planning.capacity_facts import lack_now
 from ckptgov.planning.capacity_needs import Need, Unit
 from ckptgov.planning.retention_plan import plan_of
 
@@ -147,6 +148,28 @@ def test_what_is_on_its_way_out_is_not_freed_twice() -> None:
     the_run = run(*lustre(range(100, 1000, 100)))
     leaving = fill(used=950, leaving_bytes=200)
     assert not goes(plan((the_run, limited(CLEARED)), fills=(leaving,)))
+
+
+@pytest.mark.parametrize(
+    ("at", "rules", "lacks"),
+    [
+        ({"used": 900}, [CLEARED], (0, 0)),
+        ({"used": 901}, [CLEARED], (201, 0)),
+        ({"used": 901, "leaving_bytes": 900}, [CLEARED], (201, 0)),
+        ({"used": 901}, [CLEARED, CapacityRule(high_percent=80, low_percent=50)], (401, 0)),
+        ({"used": 901}, [CapacityRule(quota_bytes=1)], (0, 0)),
+        ({"used": 1, "files": 95, "free_files": 5}, [CLEARED], (0, 25)),
+        ({"used": 901, "quota_bytes": 1100}, [CLEARED], (0, 0)),
+        ({"used": 901, "quota_bytes": 900}, [], (1, 0)),
+        ({"used": 901}, [], (0, 0)),
+        ({"used": 901, "total_bytes": None}, [CLEARED], (0, 0)),
+    ],
+)
+def test_above_a_limit_now_is_what_lies_there_in_any_form(
+    at: dict[str, int], rules: list[CapacityRule], lacks: tuple[int, int]
+) -> None:
+    lack = lack_now(fill(**at), rules)
+    assert (lack.bytes, lack.files) == lacks
 
 
 def test_percentages_are_of_the_quota_where_there_is_one() -> None:
