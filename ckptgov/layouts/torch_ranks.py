@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from ckptgov.layouts.base import Claim, Tree, join, split
 from ckptgov.layouts.beside import MAX_RANKS, neighbours
@@ -39,8 +40,9 @@ def claim_sized(tree: Tree, directory: str, layout: str) -> Claim | None:
         by_size.setdefault(_size(path), []).append(path)
     if len(by_size) == 1 and (is_step or not tree.dirs(directory)) and directory:
         return Claim((_found(directory, layout, next(iter(by_size)), ()),), whole=True)
-    # What lies beside the ranks' files (verl's data.pt) belongs to the one whole set, if to any.
-    owner = next((size for size, group in by_size.items() if _is_full(size, group)), None)
+    # What lies beside the ranks' files (verl's data.pt) belongs to the newest whole set, if to any.
+    whole = [size for size, group in by_size.items() if _is_full(size, group)]
+    owner = max(whole, key=lambda size: (_newest_ns(tree, by_size[size]), size), default=None)
     beside = _beside(tree, directory) if is_step else []
     return Claim(
         tuple(
@@ -127,6 +129,14 @@ def _size(path: str) -> int:
 
 def _is_full(size: int, paths: Sequence[str]) -> bool:
     return all(len(ranks) >= size for ranks in _stems(paths).values())
+
+
+def _newest_ns(tree: Tree, paths: Iterable[str]) -> int:
+    found = [0]
+    for path in paths:
+        with suppress(FileNotFoundError):  # it went away meanwhile
+            found.append(tree.stat(path).mtime_ns)
+    return max(found)
 
 
 def _found(directory: str, layout: str, size: int, files: Sequence[str]) -> Found:

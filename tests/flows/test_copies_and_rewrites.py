@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -155,17 +156,29 @@ class TestADirectoryThatIsItsTrainersOwn:
         assert cli.json("latest", "checkpoints").json == before
 
 
-def test_what_is_left_of_the_ranks_before_is_no_newer_save(cli, tier: Path) -> None:
-    """Restarted on more ranks, a trainer saves the step again into the same directory; a file that
-    all of them load counts to the new set then."""
+@pytest.mark.parametrize("is_rewritten", [False, True])
+@pytest.mark.parametrize("ranks", [(8, 16), (16, 8), (2, 4)])
+def test_what_is_left_of_the_ranks_before_is_no_newer_save(
+    cli, tier: Path, ranks: tuple[int, int], is_rewritten: bool
+) -> None:
+    """Restarted on another number of ranks, a trainer saves the step again into the same directory;
+    the file that all of them load belongs to the new set then."""
     directory = tier / "verl/global_step_10"
     directory.mkdir(parents=True)
-    for at_ns, ranks in ((WRITTEN_AT_NS, 8), (WRITTEN_AT_NS + 10**12, 16)):
-        write_world_size_set(directory, "model", ranks, at_ns=at_ns)
-        write_torch_file(directory / "data.pt", at_ns=at_ns)
+    for turn, count in enumerate(ranks):
+        at_ns = WRITTEN_AT_NS + turn * 10**12
+        write_world_size_set(directory, "model", count, at_ns=at_ns)
+        if turn == 0 or is_rewritten:
+            write_torch_file(directory / "data.pt", at_ns=at_ns)
         cli.done("scan", tier / "verl")
         cli.done("scan", tier / "verl")
     told = cli.json("list", tier / "verl").json["checkpoints"]
     sealed = [one["world_size"] for one in told if one["content_id"]]
-    assert sorted(sealed) == [8, 16]
-    assert cli.json("latest", tier / "verl", "--evidence", "digest").json["world_size"] == 16
+    assert sorted(sealed) == sorted(ranks)
+    latest = cli.json("latest", tier / "verl", "--evidence", "digest")
+    assert latest.json["world_size"] == ranks[1]
+    manifests = [
+        json.loads(path.read_bytes()) for path in (tier / "verl").glob(".ckptgov/manifests/*.json")
+    ]
+    (newest,) = [one for one in manifests if one["content_id"] == latest.json["content_id"]]
+    assert "data.pt" in {shard["path"] for shard in newest["shards"]}
