@@ -21,8 +21,8 @@ from ckptgov.ops.context import Context
 from ckptgov.ops.fresh import Fresh, decided_anew, require_same_policies
 from ckptgov.ops.pressure import purge_under_pressure
 from ckptgov.ops.prune import go_on, key_of
-from ckptgov.ops.relied_on import see_what_stays
-from ckptgov.ops.removal_guard import catch_up, guard_of, looked_around
+from ckptgov.ops.relied_on import guarded_by_sight, see_what_stays
+from ckptgov.ops.removal_guard import catch_up, looked_around
 from ckptgov.ops.removing import Removing, Stop
 from ckptgov.ops.retention_places import SeenPlaces
 from ckptgov.ops.stored_plans import stored_plan
@@ -329,10 +329,13 @@ def _condemned(
         )
         for one in entries
     ]
-    see_what_stays(removing, guarded, seen, entries)
-    with context.catalog.transaction():
-        guard = guard_of(context, guarded, seen)
-        return context.catalog.removals.condemn(run_id, doomed, guard, plan_id=plan_id)
+    return guarded_by_sight(
+        removing,
+        guarded,
+        seen,
+        entries,
+        lambda guard: context.catalog.removals.condemn(run_id, doomed, guard, plan_id=plan_id),
+    )
 
 
 def _mark_applied(context: Context, stored: StoredPlan) -> None:

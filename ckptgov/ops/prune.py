@@ -24,8 +24,8 @@ from ckptgov.model.removal import RemovalStep, Went
 from ckptgov.model.retention import Action, Removal
 from ckptgov.ops.copy_lease import copy_lease
 from ckptgov.ops.record import record_look
-from ckptgov.ops.relied_on import see_what_stays
-from ckptgov.ops.removal_guard import catch_up, guard_of, looked_around
+from ckptgov.ops.relied_on import guarded_by_sight
+from ckptgov.ops.removal_guard import catch_up, looked_around
 from ckptgov.ops.removal_root import root_of
 from ckptgov.ops.removing import Removing, bury, require_same
 from ckptgov.ops.returning import from_trash
@@ -211,12 +211,14 @@ def begin(removing: Removing, removal: Removal, caught_up: set[str]) -> Removal:
         caught_up.add(name)
     seen = looked_around(context, name)
     guarded = removing.guarded(removal.run_id, is_deletion=removing.is_deletion(removal.plan_id))
-    see_what_stays(removing, guarded, seen, [removal])
-    with context.catalog.transaction():
-        guard = guard_of(context, guarded, seen)
-        return context.catalog.removals.begin(
-            removal.run_id, removal.content_id, removal.place, guard
-        )
+    key = (removal.run_id, removal.content_id, removal.place)
+    return guarded_by_sight(
+        removing,
+        guarded,
+        seen,
+        [removal],
+        lambda guard: context.catalog.removals.begin(*key, guard),
+    )
 
 
 def came_back_changed(

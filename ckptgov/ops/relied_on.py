@@ -8,22 +8,26 @@ then sees what is left.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from ckptgov.catalog.facts import PlacedCopy, SealedFacts
 from ckptgov.catalog.guards import Guard
+from ckptgov.errors import CouldNotLook
 from ckptgov.model.checkpoint import Evidence, Purpose, digits_of
 from ckptgov.model.closing import Closing
 from ckptgov.model.copies import CopyState, cover
 from ckptgov.model.retention import Action, PlanEntry, Removal
 from ckptgov.ops.record import record_look
 from ckptgov.ops.removal_guard import Guarded, guard_of
-from ckptgov.ops.removing import LOOK_S, Relied, Removing
+from ckptgov.ops.removing import LOOK_S, History, Relied, Removing
 from ckptgov.ops.retention_places import SeenPlaces
 from ckptgov.work.look import RunLook
 
+T = TypeVar("T")
+_LOOKS = 3
 Goes = PlanEntry | Removal
 """A copy that is to go: its content id, its place, and how."""
 
@@ -54,8 +58,47 @@ def see_what_stays(
             stays.durably(content_id)
         if known is None:
             newest = frozenset[str]() if guard.may_be_emptied else stays.newest()
-            known = Relied(until_s=now_s + LOOK_S, newest=newest)
+            until_s = now_s + LOOK_S
+            known = Relied(until_s=until_s, history=_history_of(guard), newest=newest)
     removing.relied[run_id] = replace(known, evicted=known.evicted | evicted)
+
+
+def guarded_by_sight(
+    removing: Removing,
+    guarded: Guarded,
+    seen: SeenPlaces,
+    goes: Sequence[Goes],
+    act: Callable[[Guard], T],
+) -> T:
+    """Do what is to be guarded by the facts of now, once all that the guard counts on was seen.
+
+    ``act`` runs in the transaction that the guard was made in. Somebody may mark the newest bad, or
+    roll back, between the look and that: what counts then was not looked at, and is, first.
+
+    Raises:
+        CouldNotLook: what must stay is not known, or changes faster than it is looked at.
+        CkptgovError: as ``act`` does.
+    """
+    for _ in range(_LOOKS):
+        see_what_stays(removing, guarded, seen, goes)
+        with removing.context.catalog.transaction():
+            guard = guard_of(removing.context, guarded, seen)
+            if _has_seen(removing, guarded.run.identity.run_id, guard):
+                return act(guard)
+    name = guarded.run.identity.name
+    raise CouldNotLook(f"{name}: what counts of it changes faster than it is looked at")
+
+
+def _has_seen(removing: Removing, run_id: str, guard: Guard) -> bool:
+    known = removing.relied.get(run_id)
+    if guard.may_be_emptied or (known is not None and known.history == _history_of(guard)):
+        return True
+    removing.relied.pop(run_id, None)
+    return False
+
+
+def _history_of(guard: Guard) -> History:
+    return guard.path, guard.without, guard.doubted
 
 
 class _Stays(Closing):

@@ -43,11 +43,17 @@ Stop = Callable[[], bool]
 LOOK_S = 30.0
 
 
+History = tuple[tuple[tuple[int, int | None], ...], frozenset[str], tuple[tuple[str, int], ...]]
+"""What decides which checkpoints count: the lines' path, marks, reports of corruption."""
+
+
 class Relied(Struct, frozen=True, kw_only=True):
     """Checkpoints of a run of which it was seen that they stand: the newest, and those of which a
-    copy goes. Good until ``until_s``, by the monotonic clock."""
+    copy goes. Good until ``until_s``, by the monotonic clock, and while the run's history says the
+    same of what counts (``history``)."""
 
     until_s: float
+    history: History
     newest: frozenset[str]
     evicted: frozenset[str] = frozenset()
 

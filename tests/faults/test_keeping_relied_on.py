@@ -7,9 +7,20 @@ import shutil
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
-from fault_keeping_world import NEAR, NODE, RUN, SHARED, World, world_of_two, write_shards
+from fault_keeping_world import (
+    KEEPS_ONE,
+    NEAR,
+    NODE,
+    RUN,
+    SHARED,
+    World,
+    world_of_two,
+    write_shards,
+)
 
 from ckptgov.errors import VerificationFailed
 from ckptgov.governor.local import Governor
@@ -17,6 +28,7 @@ from ckptgov.model.checkpoint import VerifyLevel
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import Query
 from ckptgov.model.journal import RestoreOutcome
+from ckptgov.ops import relied_on
 from ckptgov.ops.retention_facts import RetentionFacts, Wanted
 from ckptgov.testing.builders import WRITTEN_AT_NS
 
@@ -119,3 +131,33 @@ def test_only_the_copy_that_was_compared_since_is_handed_out(doubted: World) -> 
         chosen = governor.latest(RUN, Query()).chosen
     assert chosen is not None
     assert (chosen.step, [one.tier for one in chosen.copies]) == (2, [NEAR])
+
+
+def test_what_counts_only_since_the_look_is_looked_at_before_anything_goes(tmp_path: Path) -> None:
+    """The newest is marked bad while an apply is at work; the next one was written over, and no
+    scan has seen it: what was to go is the only one that is left."""
+    world = World(tmp_path, None)
+    world.govern(KEEPS_ONE.replace("last: 1", "last: 2"))
+    for step in (1, 2, 3):
+        directory = world.run_root(SHARED) / f"step_{step}"
+        write_shards(directory, str(step), at_ns=WRITTEN_AT_NS + step * 10**10)
+        with world.process() as governor:
+            governor.commit(str(directory), run=RUN)
+    with world.process() as governor:
+        plan_id = governor.plan().plan.plan_id
+    write_shards(world.run_root(SHARED) / "step_2", "torn", at_ns=WRITTEN_AT_NS + 10**12)
+    looked = relied_on.see_what_stays
+
+    def marked_meanwhile(*about: Any) -> None:
+        looked(*about)
+        with world.process() as other:
+            other.mark_bad(RUN, step=3, from_step=None, until_step=None, reason="nan", undo=False)
+
+    marked = mock.patch.object(relied_on, "see_what_stays", marked_meanwhile)
+    with marked, world.process() as governor:
+        governor.apply(plan_id)
+    with world.process() as governor:
+        left = governor.latest(RUN, Query()).chosen
+    assert left is not None, "the only restorable checkpoint went"
+    assert left.step == 1
+    world.close()
