@@ -295,8 +295,8 @@ def server() -> Iterator[PostgresServer]:
 
 
 def _number(dice: random.Random, full_sweep: bool) -> int:
-    """What a campaign is drawn from. The sample is the same each time: longer ones still find,
-    now and then, a removed copy that is whole and sealed again."""
+    """What a campaign is drawn from. The sample is the same each time, so that it fails by what was
+    changed and not by what it drew."""
     return dice.randrange(2**32) if full_sweep else 1130
 
 
