@@ -8,10 +8,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ckptgov.catalog.facts import PlacedCopy
-from ckptgov.model.journal import NumberedRecord, Tombstone, Undelete
+from ckptgov.model.journal import NumberedRecord
 from ckptgov.model.retention import Removal
 from ckptgov.ops.context import Context
 from ckptgov.ops.posting import posted_record
+from ckptgov.ops.returning import goings
 from ckptgov.ops.standing_run import decoded
 from ckptgov.ops.telling_run import posted_copy
 from ckptgov.wire.facts import PostedCopy, PostedRecord
@@ -43,13 +44,8 @@ def held_copy(context: Context, order: Order) -> PlacedCopy | None:
 
 def said_of(context: Context, order: Order) -> Sequence[NumberedRecord]:
     """What the journal says of the copy's going and coming back, oldest first."""
-    return [
-        one
-        for one in decoded(context.catalog.binding_records(order.run_id))
-        if isinstance(one.record, Tombstone | Undelete)
-        and one.record.content_id == order.content_id
-        and one.record.place in (None, order.place)
-    ]
+    records = decoded(context.catalog.binding_records(order.run_id))
+    return goings(records, order.content_id, order.place)
 
 
 def answer_of(context: Context, order: Order, did: Did) -> NodeAnswer:

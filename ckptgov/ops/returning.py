@@ -5,7 +5,7 @@ Every step can be done again, so that one that was killed is gone on with by who
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from ckptgov.catalog.facts import PlacedCopy, RunRootFacts, SealedFacts
 from ckptgov.errors import StaleState, VerificationFailed
@@ -120,22 +120,23 @@ def uncompared(removing: Removing, run_id: str) -> Iterator[Removal]:
     records = decoded(catalog.binding_records(run_id)) if held else ()
     sealed = catalog.sealed_of(run_id, [one.content_id for one in held])
     for one in held:
-        back = _last_said(records, one)
+        said = goings(records, one.content_id, one.place)
+        back = said[-1].record if said else None
         if isinstance(back, Undelete) and (one.verified_at_ns or 0) <= back.stamp.at_ns:
             yield _as_removal(one, back, sealed[one.content_id])
 
 
-def _last_said(records: Iterable[NumberedRecord], copy: PlacedCopy) -> Tombstone | Undelete | None:
-    """What the journal says last of a copy's going or coming back."""
-    said: Tombstone | Undelete | None = None
-    for each in records:
-        match each.record:
-            case Tombstone(content_id=copy.content_id) | Undelete(content_id=copy.content_id):
-                if each.record.place in (None, copy.place):
-                    said = each.record
-            case _:
-                pass
-    return said
+def goings(
+    records: Iterable[NumberedRecord], content_id: str, place: str
+) -> Sequence[NumberedRecord]:
+    """What a journal says of a copy's going and coming back, in its order."""
+    return [
+        one
+        for one in records
+        if isinstance(one.record, Tombstone | Undelete)
+        and one.record.content_id == content_id
+        and one.record.place in (None, place)
+    ]
 
 
 def _as_removal(copy: PlacedCopy, back: Undelete, sealed: SealedFacts) -> Removal:

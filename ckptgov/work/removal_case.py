@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from ckptgov.errors import ForeignPlace, Malformed, OverCapacity, RefusedBySafety, StaleState
+from ckptgov.errors import ForeignPlace, OverCapacity, RefusedBySafety, StaleState
 from ckptgov.layouts.survey import is_checkpoint
 from ckptgov.layouts.tree import join, split
 from ckptgov.manifest.names import MAX_NAME_BYTES, file_name_of, percent_decode
@@ -294,16 +294,9 @@ def _refuse_named_below(case: Case) -> None:
         is_cut = len(one.encoded_name) > MAX_NAME_BYTES - 3  # then its end is missing
         if not (one.encoded_name.startswith(f"{encoded}%2f") or is_cut):
             continue
-        manifest = _readable(case.store, one)
+        manifest = trashes.readable(case.store, one)
         if manifest is not None and manifest.name.startswith(f"{case.manifest.name}/"):
             raise _refused(case, manifest.name, "that is another checkpoint of the run")
-
-
-def _readable(store: RunStore, stored: StoredManifest) -> Manifest | None:
-    try:
-        return store.manifest(stored)
-    except (Malformed, FileNotFoundError):
-        return None
 
 
 def _refuse_run_root(case: Case, directory: str, entries: Sequence[Entry]) -> None:

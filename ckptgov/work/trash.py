@@ -231,7 +231,7 @@ def claimed_by_others(
     for one in listed:
         if one.encoded_name != encoded or one.content_prefix == own:
             continue
-        other = _readable(store, one)
+        other = readable(store, one)
         if other is None or other.name != manifest.name:
             continue
         numbered = store.receipts().get((one.encoded_name, one.content_prefix), [])
@@ -241,7 +241,8 @@ def claimed_by_others(
     return frozenset(claimed)
 
 
-def _readable(store: RunStore, stored: StoredManifest) -> Manifest | None:
+def readable(store: RunStore, stored: StoredManifest) -> Manifest | None:
+    """A manifest that stands; None where it does not decode, or went away meanwhile."""
     try:
         return store.manifest(stored)
     except (Malformed, FileNotFoundError):
