@@ -127,11 +127,12 @@ def survey(tree: Tree) -> Survey:
                 staging += _debris(tree, path)
         todo.extend(_walkable(tree, directory))
     resolved = resolve_all(tree, links)
+    told = _unless_gone(tree, "", lambda tree, _: pointers(tree))
     return Survey(
         found=tuple(sorted(found, key=lambda f: (f.name.encode(*_RAW), f.variant))),
         aliases=aliases(tree, resolved, found),
         staging=tuple(sorted(staging, key=lambda debris: debris.path.encode(*_RAW))),
-        pointers=pointers(tree) + link_pointers(tree, resolved),
+        pointers=(told or ()) + link_pointers(tree, resolved),
     )
 
 
@@ -162,18 +163,23 @@ def _walkable(tree: Tree, directory: str) -> list[str]:
 def _unless_gone(tree: Tree, directory: str, look: Callable[[Tree, str], T]) -> T | None:
     """What ``look`` says of a directory; None when its trainer removed it meanwhile.
 
+    Directories below that went meanwhile are not there for it.
+
     Raises:
+        FileNotFoundError, NotADirectoryError: it is the run root, and that went.
         CouldNotLook: it stays and changes faster than it can be looked at.
     """
-    for _ in range(_TRIES):
+    tries = 0
+    while tries < _TRIES:
         try:
             return look(tree, directory)
         except (FileNotFoundError, NotADirectoryError):
-            if not directory:
-                raise
             if tree.is_gone(directory):
+                if not directory:
+                    raise
                 return None
-            tree.forget(directory)
+        tries += not tree.leave_out_gone()  # what is gone below is no reason to give up
+        tree.forget(directory)
     raise CouldNotLook(f"{directory}: changed while it was looked at", hint="look again")
 
 

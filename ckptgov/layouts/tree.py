@@ -47,6 +47,8 @@ class Tree(Closing):
         self._kinds: dict[str, dict[str, EntryKind]] = {}
         self._names: dict[tuple[str, EntryKind | None], tuple[str, ...]] = {}
         self._stats: dict[str, FileStat] = {}
+        self._missed: set[str] = set()  # could not be listed: not there
+        self._phantoms: set[str] = set()
         self._listed = 0
         self._pickles: PickleReader | None = None
 
@@ -71,10 +73,21 @@ class Tree(Closing):
         """
         known = self._lists.get(path)
         if known is None:
-            known = tuple(self.reader.list(join(self.run_root, path)))
+            known = tuple(e for e in self._list(path) if not self._is_phantom(path, e))
             self._count(len(known))
             self._lists[path] = known
         return known
+
+    def _list(self, path: str) -> Sequence[Entry]:
+        try:
+            return self.reader.list(join(self.run_root, path))
+        except (FileNotFoundError, NotADirectoryError):
+            self._missed.add(path)
+            raise
+
+    def _is_phantom(self, directory: str, entry: Entry) -> bool:
+        is_dir = entry.kind is EntryKind.DIR
+        return is_dir and bool(self._phantoms) and join(directory, entry.name) in self._phantoms
 
     def kinds(self, path: str) -> dict[str, EntryKind]:
         """Name to kind of every entry of a directory; treat it as read-only."""
@@ -144,10 +157,26 @@ class Tree(Closing):
         except (FileNotFoundError, NotADirectoryError):
             return True
 
+    def leave_out_gone(self) -> bool:
+        """Tell no more of directories that were listed and are not there; whether any is new.
+
+        Their trainer removed them meanwhile, or the store still lists a beginning that no key has
+        any more (SeaweedFS, for a while after the last key went).
+
+        Raises:
+            StorageError: as ``Reader.stat``.
+        """
+        gone = {path for path in self._missed if path and self.is_gone(path)}
+        self._missed.clear()
+        self._phantoms |= gone
+        return bool(gone)
+
     def forget(self, directory: str) -> None:
         """Drop what is remembered of a directory and all beneath it."""
+        beneath = f"{directory}/" if directory else ""
         for path in self._lists.keys() | self._kinds.keys() | self._stats.keys():
-            if path == directory or path.startswith(directory + "/"):
+            if path == directory or path.startswith(beneath):
+                self._listed -= len(self._lists.get(path, ()))
                 self._lists.pop(path, None)
                 self._kinds.pop(path, None)
                 self._stats.pop(path, None)

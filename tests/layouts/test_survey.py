@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ckptgov.errors import CouldNotLook
 from ckptgov.layouts import survey as survey_module
 from ckptgov.layouts.survey import find_run_roots, is_checkpoint
+from ckptgov.layouts.tree import LookSettings, Tree
+from ckptgov.model.checkpoint import Expect
 from ckptgov.model.facts import Note, Pointer
+from ckptgov.model.files import Entry, EntryKind
 from ckptgov.storage.posix import PosixStorage
 
 Build = Callable[..., bytes]
@@ -271,7 +275,8 @@ def vanishing(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             if where == path and left[0]:
                 left[0] -= 1
                 if really:
-                    shutil.rmtree(Path(self.root) / path)
+                    going = Path(self.root) / path
+                    going.unlink() if going.is_file() else shutil.rmtree(going)
                 raise FileNotFoundError(2, "gone", path)
             return asked(self, where)
 
@@ -295,6 +300,74 @@ def test_a_directory_that_changes_under_the_look_is_looked_at_again(
     step(tmp_path / "step_1")
     vanishing("list", "step_1", times=2)
     assert look(tmp_path).whole == ["step_1"]
+
+
+DECLARED = (Expect(glob="step_*/*.bin", count=1, step=r"step_(\d+)"),)
+"""Rules look from the run root at all that lies beneath it."""
+
+
+def declared(run_root: Path, *steps: int) -> None:
+    """Checkpoints of a form that only a rule knows."""
+    for step in steps:
+        (run_root / f"step_{step}").mkdir()
+        (run_root / f"step_{step}/0.bin").write_bytes(b"bytes")
+
+
+def test_a_declared_checkpoint_that_its_trainer_removes_meanwhile_is_not_there(
+    tmp_path: Path, look: Any, vanishing: Any
+) -> None:
+    declared(tmp_path, 1, 2)
+    vanishing("list", "step_1", really=True)
+    assert look(tmp_path, rules=DECLARED).whole == ["step_2"]
+
+
+def test_many_that_go_one_after_the_other_are_not_there(
+    tmp_path: Path, look: Any, vanishing: Any
+) -> None:
+    declared(tmp_path, *range(9))
+    for step in range(8):
+        vanishing("list", f"step_{step}", really=True)
+    assert look(tmp_path, rules=DECLARED).whole == ["step_8"]
+
+
+@pytest.mark.parametrize("above", ["", "many"])
+def test_a_directory_that_only_its_parents_listing_tells_is_not_there(
+    tmp_path: Path, look: Any, monkeypatch: pytest.MonkeyPatch, above: str
+) -> None:
+    """As some object stores list a directory for a while after its last key went."""
+    (tmp_path / "many").mkdir()
+    declared(tmp_path / above, 2)
+    listed = PosixStorage.list
+
+    def with_phantom(self: PosixStorage, path: str) -> Sequence[Entry]:
+        phantom = [Entry("step_1", EntryKind.DIR)] if path == above else []
+        return [*phantom, *listed(self, path)]
+
+    monkeypatch.setattr(PosixStorage, "list", with_phantom)
+    rules = tuple(replace(rule, glob=f"**/{rule.glob}") for rule in DECLARED)
+    name = f"{above}/step_2" if above else "step_2"
+    assert look(tmp_path, rules=rules).whole == [name]
+    with PosixStorage(tmp_path) as storage:
+        assert find_run_roots(storage, "", LookSettings(now_ns=0, rules=rules)) == (above,)
+
+
+def test_a_run_root_that_went_is_no_run_without_checkpoints(storage: PosixStorage) -> None:
+    with (
+        Tree(storage, "run", LookSettings(now_ns=0)) as tree,
+        pytest.raises(FileNotFoundError),
+    ):
+        survey_module.survey(tree)
+
+
+def test_a_pointer_that_goes_meanwhile_is_not_told(
+    tmp_path: Path, look: Any, step: Any, vanishing: Any
+) -> None:
+    step(tmp_path / "step_1")
+    (tmp_path / "latest").write_text("step_1")
+    vanishing("open", "latest", times=1)
+    assert look(tmp_path).survey.pointers == (Pointer("latest", "step_1", "step_1"),)
+    vanishing("open", "latest", really=True)
+    assert look(tmp_path).survey.pointers == ()
 
 
 def test_a_directory_that_never_stands_still_is_could_not_look(
