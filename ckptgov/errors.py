@@ -122,6 +122,12 @@ class CouldNotLook(CkptgovError):
     kind = "could-not-look"
 
 
+class RunRootGone(CouldNotLook):
+    """The run root is not there, or not any more; whether for good, nobody can tell from that."""
+
+    kind = "run-root-gone"
+
+
 class StorageError(CouldNotLook):
     """The tier refused or failed."""
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from ckptgov.catalog.facts import PlaceFacts, RunFacts, RunRootFacts, SightingFacts
 from ckptgov.catalog.peek import Peek
-from ckptgov.errors import ConfigError, CouldNotLook, StorageError
+from ckptgov.errors import ConfigError, CouldNotLook, RunRootGone, StorageError
 from ckptgov.model.checkpoint import Expect
 from ckptgov.model.clock import Clock
 from ckptgov.model.copies import CopyState
@@ -22,6 +22,7 @@ from ckptgov.model.settings import Scope, Settings, TierSettings
 from ckptgov.ops.sighted import facts_of_sighting
 from ckptgov.ops.withheld import WithholdingLook
 from ckptgov.storage.mounts import filesystem_of
+from ckptgov.work.addresses import join
 from ckptgov.work.ask import Asked
 from ckptgov.work.author import Author
 from ckptgov.work.locate import open_place
@@ -325,9 +326,9 @@ class Context:
         try:
             opened = self.place(tier)
             is_partial = tier.scope is Scope.NODE
-            looks.append(
-                self.look(opened, root.path, partial=is_partial, run=run, withheld=withheld)
-            )
+            look = self.look(opened, root.path, partial=is_partial, run=run, withheld=withheld)
+            _require_its_own(look, run, root.run_id)
+            looks.append(look)
         except CouldNotLook as error:
             if error.kind == "malformed":
                 raise
@@ -355,6 +356,27 @@ class Context:
         """Unsealed checkpoints as the last scan saw them: they give reasons, never an answer."""
         for one in self.whereabouts.sightings(run_id):
             yield facts_of_sighting(one, places[one.place], root=places[one.place].root)
+
+
+def _require_its_own(look: RunLook, run: str, run_id: str) -> None:
+    """Refuse a registered directory without a record of the run: another took its place, or it is
+    a mount point with nothing mounted on it, and says nothing of the run.
+
+    Raises:
+        RunRootGone
+    """
+    if look.identity is not None:
+        if look.identity.run_id == run_id:
+            return
+        why = "is another run's now"
+    elif look.records or look.stored:
+        return
+    else:
+        why = "holds no record of it any more"
+    raise RunRootGone(
+        f"run {run}: {join(look.place.root, look.run_root)} {why}",
+        hint="is it mounted? Bring it back there, or scan it where it is now",
+    )
 
 
 def open_catalog(settings: Settings, clock: Clock) -> Catalog:

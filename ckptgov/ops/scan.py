@@ -222,6 +222,7 @@ def _identity(context: Context, tier: TierSettings, look: RunLook, run: str | No
 
     Raises:
         UsageError: the name is taken by another run, or the run has another name.
+        RunRootGone: so it seemed, because the run root was removed or moved meanwhile.
     """
     identity = _own_identity(context, tier, look, look.identity, run)
     if identity is not None:
@@ -237,6 +238,7 @@ def _identity(context: Context, tier: TierSettings, look: RunLook, run: str | No
     standing = store_at(look.place.storage, look.run_root).identity()
     identity = _own_identity(context, tier, look, standing, None)
     if identity is None:
+        look.require_there()
         raise _taken(look, name)
     return identity
 

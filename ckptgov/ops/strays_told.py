@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from ckptgov.errors import CkptgovError
+from ckptgov.errors import CkptgovError, RunRootGone
 from ckptgov.model.checkpoint import digits_of
 from ckptgov.model.copies import CopyState
 from ckptgov.model.retention import Removal
@@ -143,7 +143,7 @@ def _staged(
     for one, look in looks:
         try:
             survey = look.survey
-        except (FileNotFoundError, NotADirectoryError):
+        except RunRootGone:
             continue  # nothing of the run lies here
         except CkptgovError as error:
             failed.append((one.root or ".", error))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ckptgov.errors import Malformed
+from ckptgov.errors import Malformed, RunRootGone
 from ckptgov.layouts import registry
 from ckptgov.layouts.base import Tree, resume_args
 from ckptgov.layouts.fit import reshardable_of
@@ -114,8 +114,25 @@ class RunLook(Closing):
 
     @cached_property
     def survey(self) -> Survey:
-        """Everything a complete walk found."""
-        return survey(self.tree)
+        """Everything a complete walk found.
+
+        Raises:
+            RunRootGone: there is no such run root.
+            CouldNotLook: the walk cannot be complete.
+        """
+        try:
+            return survey(self.tree)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise self._gone() from error
+
+    def require_there(self) -> None:
+        """Raise RunRootGone where there is no such run root (any more)."""
+        if self.tree.is_gone(""):
+            raise self._gone()
+
+    def _gone(self) -> RunRootGone:
+        where = addresses.join(self.place.root, self.run_root)
+        return RunRootGone(f"{where}: no such directory", hint="is it mounted? Was it moved?")
 
     @cached_property
     def _receipts(self) -> dict[tuple[str, str], list[tuple[int, str]]]:
