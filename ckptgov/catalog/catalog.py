@@ -195,9 +195,11 @@ class Catalog(PlaceCalls, CheckpointCalls, HistoryCalls, Closing):
         """Now, to decide a removal by; every call is remembered.
 
         Raises:
-            RefusedBySafety: the clock went back by more than 5 min since it was last asked.
+            RefusedBySafety: the clock went back by more than 5 min since it was last asked, or
+                another ckptgov has migrated the catalog meanwhile.
         """
         with self._database.write() as connection:
+            schema.require_current(connection, self._database.name)
             now_ns = self._database.now_ns(connection)
             ticks.tick(connection, now_ns)
             return now_ns

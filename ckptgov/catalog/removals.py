@@ -13,7 +13,7 @@ from math import isfinite
 from msgspec.structs import replace
 from sqlalchemy import Connection
 
-from ckptgov.catalog import copies, guards, removal_rows
+from ckptgov.catalog import copies, guards, removal_rows, schema
 from ckptgov.catalog.database import Database
 from ckptgov.catalog.facts import KEEP, PlacedCopy
 from ckptgov.catalog.guards import Doomed, Going, Guard
@@ -41,7 +41,8 @@ class RemovalBook:
 
         Raises:
             StaleState: one of them is not (or no longer) verified.
-            RefusedBySafety: P2 forbids it; the message names what would be missed.
+            RefusedBySafety: P2 forbids it; the message names what would be missed. Or another
+                ckptgov has migrated the catalog meanwhile.
             ValueError: a copy twice, or a time that is none.
         """
         _check_times(doomed)
@@ -56,6 +57,7 @@ class RemovalBook:
         )
         with self._database.write() as connection:
             now_ns = self._database.now_ns(connection)
+            schema.require_current(connection, self._database.name)
             held = _verified(connection, run_id, keys)
             guards.check(connection, run_id, going, guard, now_ns=now_ns)
             return tuple(
@@ -70,11 +72,13 @@ class RemovalBook:
 
         Raises:
             StaleState: the copy is not (or no longer) condemned.
-            RefusedBySafety: its grace is not over, or P2 forbids it by now.
+            RefusedBySafety: its grace is not over, P2 forbids it by now, or another ckptgov has
+                migrated the catalog meanwhile.
         """
         key = (run_id, content_id, place)
         with self._database.write() as connection:
             now_ns = self._database.now_ns(connection)
+            schema.require_current(connection, self._database.name)
             one = _known(connection, key, {CopyState.CONDEMNED})
             if now_ns < one.due_at_ns:
                 left_s = (one.due_at_ns - now_ns) / 1e9

@@ -13,7 +13,7 @@ from ckptgov.catalog.facts import SCHEMA_VERSION, CatalogIdentity, EventKind
 from ckptgov.catalog.history import add_event, write_event
 from ckptgov.catalog.removal_tables import RemovalRow
 from ckptgov.catalog.tables import ALEMBIC, MetaRow
-from ckptgov.errors import ConfigError, StaleState, UsageError
+from ckptgov.errors import ConfigError, RefusedBySafety, StaleState, UsageError
 
 OLDEST_VERSION = 1
 
@@ -131,6 +131,22 @@ def _version(connection: Connection, name: str) -> int:
             hint="use the newer ckptgov, or set CKPTGOV_HOME to a directory of its own",
         )
     return version
+
+
+def require_current(connection: Connection, name: str) -> None:
+    """Refuse where another ckptgov has migrated the catalog since this process opened it: there
+    may be facts in it that this one does not see.
+
+    Raises:
+        RefusedBySafety: nothing may be removed by what this process knows.
+    """
+    version = _number(connection, _VERSION, name)
+    if version != SCHEMA_VERSION:
+        raise RefusedBySafety(
+            f"{name}: was migrated to schema version {version} meanwhile, and this process knows "
+            f"{SCHEMA_VERSION}: it removes nothing",
+            hint="restart it with the ckptgov that migrated the catalog",
+        )
 
 
 def _number(connection: Connection, key: str, name: str) -> int:

@@ -10,7 +10,7 @@ import threading
 import pytest
 from msgspec import structs
 
-from ckptgov.catalog.facts import EventKind
+from ckptgov.catalog.facts import SCHEMA_VERSION, EventKind
 from ckptgov.errors import RefusedBySafety, StaleState, UnknownRun
 from ckptgov.model.checkpoint import Evidence
 from ckptgov.model.copies import CopyState
@@ -457,6 +457,27 @@ def test_a_removal_given_up_with_its_transaction_never_was(two, undone) -> None:
     before = two.states()
     undone(two.catalog, lambda: two.prune(("c10", "s1")))
     assert (two.states(), two.catalog.removals.removals()) == (before, ())
+
+
+@pytest.mark.parametrize("version", [SCHEMA_VERSION + 1, SCHEMA_VERSION - 1])
+def test_nothing_goes_by_a_catalog_that_another_ckptgov_has_migrated(
+    two, condemned, clock, version
+) -> None:
+    clock.at_ns += 10 * S
+    with two.catalog._database.write() as connection:
+        connection.exec_driver_sql(
+            f"UPDATE meta SET value = '{version}' WHERE key = 'schema_version'"
+        )
+    before = two.states()
+    for remove in (
+        two.catalog.tick,
+        lambda: two.prune(("c20", "s1")),
+        lambda: two.catalog.removals.begin(*KEY, two.guard()),
+    ):
+        with pytest.raises(RefusedBySafety, match=f"schema version {version}") as caught:
+            remove()
+        assert caught.value.hint
+    assert two.states() == before
 
 
 def test_what_a_condemnation_asks_does_not_grow_with_the_run(small) -> None:
