@@ -28,6 +28,7 @@ from ckptgov.ops.relied_on import guarded_by_sight
 from ckptgov.ops.removal_guard import catch_up, looked_around
 from ckptgov.ops.removal_root import root_of
 from ckptgov.ops.removing import Removing, bury, require_same
+from ckptgov.ops.resisting import Resisting
 from ckptgov.ops.returning import from_trash
 from ckptgov.work.look import RunLook
 from ckptgov.work.remove import Trashed, is_coming_back, measure, move_aside, purge
@@ -45,9 +46,13 @@ def key_of(step: RemovalStep) -> tuple[str, str, str]:
 
 
 def go_on(removing: Removing, *, without: frozenset[tuple[str, str, str]]) -> Iterator[RemovalStep]:
-    """Every removal as far as it can go now; ``without``: those told of already."""
+    """Every removal as far as it can go now; ``without``: those told of already.
+
+    A place where most of them resist is left alone for this time.
+    """
     now_ns = removing.context.catalog.now_ns()
     caught_up: set[str] = set()
+    resisting = Resisting()
     for removal in in_order(removing.context.catalog.removals.removals(states=_STATES)):
         name = removing.run(removal.run_id).identity.name
         if (name, removal.content_id, removal.place) in without:
@@ -58,15 +63,24 @@ def go_on(removing: Removing, *, without: frozenset[tuple[str, str, str]]) -> It
             yield removing.step_of(removal, Went.WAITING, "told to stop")
         elif removing.dry_run:
             yield removing.step_of(removal, Went.WOULD, _would(removal))
+        elif (error := resisting.why_not(removal.place)) is not None:
+            removing.errors.append(error)
+            why = f"not tried this time, most before it at its place resisted: {error.message}"
+            yield removing.step_of(removal, Went.RESISTED, why, bytes_=0, files=0)
         else:
-            yield carry_on(removing, removal, caught_up)
+            step = carry_on(removing, removal, caught_up)
+            resisting.note(step, removing.errors)
+            yield step
 
 
 def in_order(removals: Iterable[Removal]) -> list[Removal]:
-    """As they are gone on with: purges first, then half-moved ones; the longest due first."""
+    """As they are gone on with: purges first, then half-moved ones; the longest due first, but
+    what resisted the last time after what did not, so that it never keeps others from their turn.
+    """
     return sorted(
         removals,
         key=lambda one: (
+            bool(one.error),
             _STATES.index(one.state),
             one.due_at_ns,
             one.run_id,
