@@ -24,7 +24,7 @@ _KEYS = (
     "tags",
     "older_than_detection",
 )
-_BEST_KEYS = ("metric", "mode", "count", "missing_for")
+_BEST_KEYS = ("metric", "mode", "count", "ties", "nan", "missing_for")
 _PARTS: Mapping[Calendar, tuple[Calendar, ...]] = {
     Calendar.DAILY: (Calendar.HOURLY,),
     Calendar.WEEKLY: (Calendar.HOURLY, Calendar.DAILY),
@@ -91,7 +91,7 @@ def _bests(item: Item) -> tuple[Best, ...]:
     bests: list[Best] = []
     for member in members:
         best = _best(member)
-        if any((one.metric, one.is_highest) == (best.metric, best.is_highest) for one in bests):
+        if any(_order(one) == _order(best) for one in bests):
             raise member.wrong(
                 f"the best by {shown(best.metric)} are kept twice: the smaller count keeps nothing"
             )
@@ -101,6 +101,11 @@ def _bests(item: Item) -> tuple[Best, ...]:
     return tuple(bests)
 
 
+def _order(best: Best) -> tuple[str, bool, bool]:
+    """By what it ranks: of two that rank alike the smaller count keeps nothing more."""
+    return best.metric, best.is_highest, best.ties_to_oldest
+
+
 def _best(item: Item) -> Best:
     entries = item.table(_BEST_KEYS, required=("metric", "mode"))
     missing = entries.get("missing_for")
@@ -108,8 +113,15 @@ def _best(item: Item) -> Best:
         metric=entries["metric"].text(),
         is_highest=entries["mode"].one_of(("min", "max")) == "max",
         count=(entries["count"].count() or ALL) if "count" in entries else 1,
+        ties_to_oldest=_is(entries, "ties", "oldest", else_="newest"),
+        nan_is_worst=_is(entries, "nan", "worst", else_="never"),
         missing_for_s=0.0 if missing is None else missing.duration_s(0, LONGEST_S),
     )
+
+
+def _is(entries: Mapping[str, Item], name: str, word: str, *, else_: str) -> bool:
+    """Whether the one of two words is given that is not the default."""
+    return name in entries and entries[name].one_of((word, else_)) == word
 
 
 def _check_reach(entries: Mapping[str, Item], rules: KeepRules) -> None:

@@ -81,6 +81,8 @@ def _best(one: Best) -> Fields:
         "metric": one.metric,
         "mode": "max" if one.is_highest else "min",
         "count": _count(one.count) or 1,
+        "ties": "oldest" if one.ties_to_oldest else "newest",
+        "nan": "worst" if one.nan_is_worst else "never",
         "missing_for": duration_text(one.missing_for_s),
     }
 

@@ -33,12 +33,15 @@ class Calendar(StrEnum):
 
 
 class Best(Struct, frozen=True, kw_only=True):
-    """The ``count`` best by a metric. Equal values: the higher step. NaN, infinities and missing
-    values never win; one without a value is kept for ``missing_for_s`` after its seal."""
+    """The ``count`` best by a metric. Equal values: the newer, or with ``ties_to_oldest`` the older
+    one. NaN and infinities never win a place from a finite value, and take one that is left over
+    only with ``nan_is_worst``; one without a value is kept for ``missing_for_s`` after its seal."""
 
     metric: str
     is_highest: bool = False  # mode: max
     count: int = 1
+    ties_to_oldest: bool = False  # ties: oldest
+    nan_is_worst: bool = False  # nan: worst
     missing_for_s: float = 0.0
 
 

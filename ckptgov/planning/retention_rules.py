@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from math import isfinite
+from math import inf, isfinite
 
 from ckptgov.model.policy import Best, Calendar, KeepRules
 from ckptgov.model.retention import CheckpointToKeep, KeepReason, Why
@@ -151,24 +151,32 @@ def finite(value: str) -> float | None:
 
 
 def _best(best: Best, asked: Asked) -> Iterator[Kept]:
-    values: list[tuple[float, int]] = []
+    values: list[tuple[float, int, str]] = []
     for index, one in enumerate(asked.candidates):
         told = dict(one.metrics).get(best.metric)
         if told is None:
             yield from _awaited(best, index, one, asked)
-        elif (value := finite(told)) is not None:
-            values.append((value if best.is_highest else -value, index))
-    values.sort(reverse=True)  # of equal ones the higher in order first
+        elif (worth := _worth(best, told)) is not None:
+            values.append((worth, -index if best.ties_to_oldest else index, told.strip()))
+    values.sort(reverse=True)  # of equal ones the one that ties go to first
     mode = "max" if best.is_highest else "min"
-    for rank, (_, index) in enumerate(values[: best.count], start=1):
-        told = dict(asked.candidates[index].metrics)[best.metric]
-        text = f"kept: best {rank} of {count(best.count)} by {best.metric} ({told.strip()}, {mode})"
-        yield index, Why(KeepReason.BEST, text)
+    for rank, (_, place, told) in enumerate(values[: best.count], start=1):
+        text = f"kept: best {rank} of {count(best.count)} by {best.metric} ({told}, {mode})"
+        yield abs(place), Why(KeepReason.BEST, text)
     if len(values) < best.count and (not values or count(best.count) != "all"):
+        kind = "a value" if best.nan_is_worst else "a finite value"
         asked.notes.append(
             f"best by {best.metric} at {asked.tier}: {count(best.count)} wanted, and "
-            f"{len(values)} of {len(asked.candidates)} checkpoints there have a finite value"
+            f"{len(values)} of {len(asked.candidates)} checkpoints there have {kind}"
         )
+
+
+def _worth(best: Best, told: str) -> float | None:
+    """What a value is worth, more being better; None: no place for it."""
+    value = finite(told)
+    if value is None:
+        return -inf if best.nan_is_worst else None
+    return value if best.is_highest else -value
 
 
 def _awaited(best: Best, index: int, one: CheckpointToKeep, asked: Asked) -> Iterator[Kept]:

@@ -109,6 +109,8 @@ def _best(one: Best) -> Document:
         "metric": one.metric,
         "is_highest": one.is_highest,
         "count": _count(one.count),
+        "ties_to_oldest": one.ties_to_oldest,
+        "nan_is_worst": one.nan_is_worst,
         "missing_for_s": one.missing_for_s,
     }
 

@@ -300,7 +300,8 @@ class TestDocumentsOfPolicies:
             "{last: 3, first: 2, within: 3h, hourly: 4, daily: 2, weekly: 1, monthly: 1,"
             " yearly: all, every_steps: 7, every: 1d, steps: [1, 2], tags: [gold],"
             " recorded_best: true, older_than_detection: 2d,"
-            " best: [{metric: loss, mode: max, count: 2, missing_for: 1h}]}"
+            " best: [{metric: loss, mode: max, count: 2, ties: oldest, nan: worst,"
+            " missing_for: 1h}]}"
         )
         text = (
             "policy: all\nteams: [red]\ntags: [big]\n"

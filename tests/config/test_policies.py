@@ -158,6 +158,14 @@ def test_a_count_may_be_all():
     assert rules.last == ALL
 
 
+def test_ties_and_what_is_no_number_are_said_with_the_metric():
+    best = "{metric: loss, mode: min, ties: %s, nan: %s}"
+    for ties, nan in (("newest", "never"), ("oldest", "worst")):
+        text = f"policy: p\nkeep: {{s3: {{best: {best % (ties, nan)}}}}}\n"
+        wanted = Best(metric="loss", ties_to_oldest=ties == "oldest", nan_is_worst=nan == "worst")
+        assert read(text).keep["s3"].best == (wanted,)
+
+
 def test_one_best_needs_no_list():
     rules = read("policy: p\nkeep: {s3: {best: {metric: loss, mode: min}}}\n").keep["s3"]
     assert rules.best == (Best(metric="loss"),)
@@ -211,6 +219,8 @@ REFUSED = [
     (KEEP + "    best: {mode: min}\n", 4, '"metric" is missing'),
     (KEEP + "    best: {metric: x, mode: lowest}\n", 4, '"mode" is "lowest"; known are max, min'),
     (KEEP + "    best: {metric: x, mode: min, count: 0}\n", 4, '"count" must be from 1'),
+    (KEEP + "    best: {metric: x, mode: min, ties: first}\n", 4, '"ties" is "first"; known are'),
+    (KEEP + "    best: {metric: x, mode: min, nan: best}\n", 4, '"nan" is "best"; known are'),
     (KEEP + "    best: []\n", 4, "names no metric"),
     (
         KEEP
@@ -318,6 +328,7 @@ def test_a_mistake_is_refused_with_its_file_and_line(text, line, says):
         "{last: 3, first: 3, daily: 7, weekly: 4}",
         "{every_steps: 10, steps: [20, 25]}",
         "{best: [{metric: x, mode: min}, {metric: x, mode: max}]}",
+        "{best: [{metric: x, mode: min}, {metric: x, mode: min, ties: oldest}]}",
         "{last: all}",
         "{last: all, recorded_best: false}",
     ],

@@ -21,6 +21,7 @@ TEXTS = [
     "policy: p\nflush: []\nseal: {settle: 0s}\n",
     "policy: p\nruns: ['*', '![a-z]?', 'yes', '\"odd\\\\ name']\ntags: ['!x', 'on']\n",
     "policy: p\nkeep: {s3: {best: [{metric: 'eval/loss: \"x\"', mode: max, count: all}]}}\n",
+    "policy: p\nkeep: {s3: {best: {metric: l, mode: min, ties: oldest, nan: worst}}}\n",
     "policy: p\nkeep: {s3: {last: all}}\nlifecycle: {retired: {keep: {}, may_be_emptied: yes}}\n",
     "policy: p\nlifecycle: {retired: {may_be_emptied: true, after: 90s}}\n",
     "policy: p\ncapacity: {s3: {quota: 1234567, high: 9%, low: 8%, yields: []}}\n",

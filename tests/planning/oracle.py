@@ -151,7 +151,7 @@ class Oracle:
                     found[key].add("every")
                     last = time[key]
         for best in rules.get("best", ()):
-            ranked = []
+            ranked, odd = [], []
             for key in line:
                 value = self.points[key]["metrics"].get(best["metric"])
                 if value is None:
@@ -159,13 +159,19 @@ class Oracle:
                         found[key].add("metric-awaited")
                 elif number(value) is not None:
                     ranked.append(key)
+                else:
+                    odd.append(key)
             sign = -1 if best["mode"] == "max" else 1
-            ranked.reverse()  # a stable sort then leaves the newer one of equals in front
+            if best["ties"] == "newest":  # a stable sort leaves the first of equals in front
+                ranked.reverse()
+                odd.reverse()
             ranked.sort(
                 key=lambda key, sign=sign, best=best: (
                     sign * number(self.points[key]["metrics"][best["metric"]])
                 )
             )
+            if best["nan"] == "worst":
+                ranked += odd
             for key in ranked[: as_count(best["count"])]:
                 found[key].add("best")
         if rules.get("recorded_best") and self.run["best"] is not None:

@@ -156,6 +156,8 @@ def rules_of(dice: random.Random, most: int = 3) -> dict:
                 "metric": metric,
                 "mode": dice.choice(("min", "max")),
                 "count": dice.choice((1, 2, math.inf)),
+                "ties": dice.choice(("newest", "oldest")),
+                "nan": dice.choice(("never", "worst")),
                 "missing_for": dice.choice((0, 0, 12 * HOUR)),
             }
             for metric in dice.sample(("loss", "acc", "absent"), dice.choice((1, 1, 2)))
@@ -300,6 +302,8 @@ def keep_rules(rules: dict) -> KeepRules:
                 metric=one["metric"],
                 is_highest=one["mode"] == "max",
                 count=count(one["count"]),
+                ties_to_oldest=one["ties"] == "oldest",
+                nan_is_worst=one["nan"] == "worst",
                 missing_for_s=one["missing_for"],
             )
             for one in rules.get("best", ())

@@ -78,6 +78,14 @@ def test_a05_of_equal_values_the_later_step_is_the_best() -> None:
     assert kept(verdict) == [100, 400]
 
 
+def test_of_equal_values_the_earlier_step_is_the_best_where_the_policy_says_so() -> None:
+    points = [checkpoint(step, loss="0.3") for step in (100, 200, 300, 400)]
+    best = Best(metric="eval_loss", count=2, ties_to_oldest=True)
+    verdict = decided(run(*points), policy(KeepRules(last=1, best=(best,))))
+    assert kept(verdict) == [100, 200, 400]
+    assert words(verdict, "step-100") == ["kept: best 1 of 2 by eval_loss (0.3, min)"]
+
+
 def test_a12_the_recorded_best_is_found_by_its_name_alone() -> None:
     points = lustre((100, 200, 300))
     moved = run(*points, recorded_best="/old/cluster/run/step-200")
@@ -105,6 +113,23 @@ def test_a16_what_is_no_number_never_wins() -> None:
     highest = replace(best, is_highest=True)
     verdict = decided(run(*points), policy(KeepRules(last=1, best=(highest,))))
     assert kept(verdict) == [200, 600]
+
+
+@pytest.mark.parametrize("is_highest", [False, True])
+@pytest.mark.parametrize(("to_oldest", "stay"), [(True, 100), (False, 300)])
+def test_what_is_no_number_takes_a_place_that_is_left_where_the_policy_says_so(
+    to_oldest: bool, stay: int, is_highest: bool
+) -> None:
+    losses = {100: "NaN", 200: ".5", 300: "inf", 400: ".4", 500: None}
+    points = [checkpoint(step, loss=loss) for step, loss in losses.items()]
+    best = Best(metric="eval_loss", is_highest=is_highest, nan_is_worst=True)
+    for number, kept_too in ((2, []), (3, [stay]), (9, [100, 300])):
+        best = replace(best, count=number, ties_to_oldest=to_oldest)
+        verdict = decided(run(*points), policy(KeepRules(last=1, best=(best,))))
+        assert kept(verdict) == sorted([200, 400, 500, *kept_too])
+    assert verdict.notes == (
+        "best by eval_loss at lustre: 9 wanted, and 4 of 5 checkpoints there have a value",
+    )
 
 
 def test_a16_with_no_usable_value_the_rule_keeps_none_and_says_so() -> None:
