@@ -7,7 +7,7 @@ names of its own, so both end in one copy with the right bytes.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
 from ckptgov.errors import CkptgovError, LeaseLost
@@ -51,6 +51,10 @@ class CopyLease:
                 pass  # the catalog did not answer: what is delivered is right in any case
             self._renewed = now
             return self._lost
+
+    def or_stop(self, stop: Callable[[], bool]) -> Callable[[], bool]:
+        """What work asks between its pieces: whether ``stop`` says so, or the lease is lost."""
+        return lambda: stop() or self.is_lost()
 
     def release(self) -> None:
         """Let the next one begin."""

@@ -14,7 +14,7 @@ from ckptgov.model.policy import CapacityRule
 from ckptgov.model.removal import RemovalStep, Went
 from ckptgov.model.retention import Removal
 from ckptgov.ops.plan_fills import fill_seen, rules_of_tiers, trash_in, where
-from ckptgov.ops.prune import met_another, purge_unless_coming_back, resisted
+from ckptgov.ops.prune import met_another, purge_unless_coming_back, resisted, stopped
 from ckptgov.ops.removing import Removing
 from ckptgov.planning.capacity_facts import Fill, lack_now, needed_of
 
@@ -103,7 +103,7 @@ def _purged(removing: Removing, removal: Removal, why: str) -> RemovalStep:
     except LeaseLost:
         return removing.step_of(removal, Went.WAITING, "another process is at work on it")
     except Interrupted:
-        return removing.step_of(removal, Went.WAITING, "told to stop")
+        return stopped(removing, removal)
     except CkptgovError as error:
         return resisted(removing, removal, error)
     except OSError as error:

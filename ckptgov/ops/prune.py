@@ -27,7 +27,7 @@ from ckptgov.ops.record import record_look
 from ckptgov.ops.relied_on import guarded_by_sight
 from ckptgov.ops.removal_guard import catch_up, looked_around
 from ckptgov.ops.removal_root import root_of
-from ckptgov.ops.removing import Removing, bury, require_same
+from ckptgov.ops.removing import Removing, Stop, bury, require_same
 from ckptgov.ops.resisting import Resisting
 from ckptgov.ops.returning import from_trash
 from ckptgov.work.look import RunLook
@@ -123,19 +123,26 @@ def carry_on(removing: Removing, removal: Removal, caught_up: set[str]) -> Remov
                 if isinstance(begun, RemovalStep):
                     return begun
                 removal = begun
-            with copy_lease(removing.context, removal.content_id, removal.place):
+            with copy_lease(removing.context, removal.content_id, removal.place) as lease:
                 require_same(removing.context, removal)
-                return _move(removing, removal, place, look)
+                stop = lease.or_stop(removing.stop)
+                return _move(removing, removal, place, look, stop=stop)
     except LeaseLost:  # or a state that another one changed: whoever did it goes on
         return removing.step_of(removal, Went.WAITING, _ANOTHER)
     except Interrupted:
-        return removing.step_of(removal, Went.WAITING, "told to stop")
+        return stopped(removing, removal)
     except RefusedBySafety as error:
         return removing.step_of(removal, Went.PROTECTED, error.message, bytes_=0, files=0)
     except CkptgovError as error:
         return resisted(removing, removal, error)
     except OSError as error:
         return met_another(removing, removal, error)
+
+
+def stopped(removing: Removing, removal: Removal) -> RemovalStep:
+    """It ended between two pieces: told to, or because another process took its lease over."""
+    text = "told to stop" if removing.stop() else _ANOTHER
+    return removing.step_of(removal, Went.WAITING, text)
 
 
 def met_another(removing: Removing, removal: Removal, error: OSError) -> RemovalStep:
@@ -191,12 +198,12 @@ def purge_unless_coming_back(removing: Removing, removal: Removal, why: str) -> 
         VerificationFailed: it came back, and is not what its manifest says: it is not offered.
         StorageError: storage failed.
     """
-    with copy_lease(removing.context, removal.content_id, removal.place):
+    with copy_lease(removing.context, removal.content_id, removal.place) as lease:
         require_same(removing.context, removal)
         place = removing.place(removal.place)
         store = removing.store(root_of(removing, removal, place), place)
         if not is_coming_back(place, store, removal.trash):
-            return purge_now(removing, removal, why)
+            return _purge_now(removing, removal, why, stop=lease.or_stop(removing.stop))
     text = f"an undelete of it was cut off, and is done now: {from_trash(removing, True, removal)}"
     return removing.step_of(removal, Went.CHANGED, text, bytes_=0, files=0)
 
@@ -249,7 +256,9 @@ def came_back_changed(
     return removing.step_of(removal, Went.CHANGED, text, bytes_=0, files=0)
 
 
-def _move(removing: Removing, removal: Removal, place: Place, look: RunLook) -> RemovalStep:
+def _move(
+    removing: Removing, removal: Removal, place: Place, look: RunLook, *, stop: Stop
+) -> RemovalStep:
     """Move a copy aside, or the rest of it; one that others keep is purged at once."""
     catalog = removing.context.catalog
     try:
@@ -260,7 +269,7 @@ def _move(removing: Removing, removal: Removal, place: Place, look: RunLook) -> 
             now_ns=catalog.now_ns(),
             tombstone=lambda: bury(removing, removal, look),
             still=lambda: require_same(removing.context, removal),
-            stop=removing.stop,
+            stop=stop,
         )
     except StaleState as error:
         require_same(removing.context, removal)  # or it is another one's by now
@@ -273,7 +282,7 @@ def _move(removing: Removing, removal: Removal, place: Place, look: RunLook) -> 
     if skips_trash(moved, trashed):
         is_evicted = moved.action is Action.EVICT
         why = "other copies of it stay" if is_evicted else "its policy keeps no trash"
-        return purge_now(removing, moved, why)
+        return _purge_now(removing, moved, why, stop=stop)
     text = "; ".join((f"moved to {trashed.trash}", *_beside(trashed)))
     return removing.step_of(
         moved,
@@ -320,12 +329,12 @@ def _drop_empty_entries(removing: Removing, removal: Removal) -> None:
             purge(place, store, removal.content_id, path)
 
 
-def purge_now(removing: Removing, removal: Removal, why: str) -> RemovalStep:
+def _purge_now(removing: Removing, removal: Removal, why: str, *, stop: Stop) -> RemovalStep:
     """Remove what lies in the trash for good."""
     place = removing.place(removal.place)
     store = removing.store(root_of(removing, removal, place), place)
     with removing.paced(place, f"purge {removal.name}") as paced:
-        purged = purge(paced, store, removal.content_id, removal.trash, stop=removing.stop)
+        purged = purge(paced, store, removal.content_id, removal.trash, stop=stop)
     if purged.left:
         return resisted(removing, removal, _still_there(purged.left))
     removing.context.catalog.removals.purged(removal.run_id, removal.content_id, removal.place)
