@@ -276,10 +276,12 @@ def extras_of(case: Case, standing: Standing) -> dict[str, FileStat]:
 def are_somebodys(case: Case, look: RunLook, extras: Mapping[str, FileStat]) -> bool:
     """Whether extras may be a part of another save, which was not sealed yet: one was written after
     the checkpoint was compared, or more than one save is seen under its name. Then they stay."""
+    if not extras:
+        return False  # before the run is walked for nothing
     if any(one.mtime_ns > case.receipt.verified_at_ns for one in extras.values()):
         return True
     saves = (one for one in look.survey.found if one.name == case.manifest.name)
-    return bool(extras) and len(tuple(saves)) > 1
+    return len(tuple(saves)) > 1
 
 
 def _stats(storage: Storage, directory: str, paths: Sequence[str]) -> dict[str, FileStat]:

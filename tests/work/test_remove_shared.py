@@ -111,3 +111,18 @@ def test_a_checkpoint_sealed_below_it_after_a_kill_does_not_go_along() -> None:
             below = stage.seal("step_1/export", SECOND, step=2)
             stage.move(gone)
             assert below.name in stage.names_offered(), call
+
+
+def test_where_nothing_lies_beside_it_the_run_is_not_walked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A walk of a large run costs more than the removal of one checkpoint."""
+    stage = Stage(MemoryStorage())
+    gone = stage.seal("step_1", WHOLE)
+
+    def walked(tree: object) -> None:
+        raise AssertionError("walked")
+
+    monkeypatch.setattr("ckptgov.work.look.survey", walked)
+    stage.move(gone)
+    assert not stage.files().keys() & {f"step_1/{path}" for path in WHOLE}
