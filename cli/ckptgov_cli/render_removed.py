@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from ckptgov.model.copies import CopyState
 from ckptgov.model.facts import CheckpointFacts
 from ckptgov.model.removed import RemovedCopy
+from ckptgov.wire.plans import short_id
 from ckptgov_cli import output
 from ckptgov_cli.render_removing import moment
 
@@ -53,7 +54,11 @@ def _tell(one: RemovedCopy) -> None:
 
 def _state(one: RemovedCopy) -> str:
     """How far it got, by which plan, and when."""
-    plan = f"by plan {one.plan_id}" if one.plan_id else "by a plan that is not known any more"
+    plan = (
+        f"by plan {short_id(one.plan_id)}"
+        if one.plan_id
+        else "by a plan that is not known any more"
+    )
     times = (
         ("condemned", one.condemned_at_ns),
         ("moved", one.moved_at_ns),

@@ -19,6 +19,7 @@ from ckptgov.service.app import create_app
 from ckptgov.service.serving import Serving
 from ckptgov.testing.builders import write_hf_trainer
 from ckptgov.testing.served import running
+from ckptgov.wire.plans import short_id
 from ckptgov.wire.removed import removed, removed_of
 from ckptgov.work import remove
 from ckptgov_cli import render_removed
@@ -109,7 +110,7 @@ class TestCondemned:
         answer = cli("explain", "hf", "100")
         assert answer.code == 0
         assert "superseded: checkpoint-100" in answer.out
-        assert f"  lustre: condemned by plan {plan_id}" in answer.out
+        assert f"  lustre: condemned by plan {short_id(plan_id)}" in answer.out
         assert "no-rule-keeps: " in answer.out
         assert minute(of_catalog(home, "condemned_at_ns")) in answer.out
         assert f"after {minute(of_catalog(home, 'due_at_ns'))}; '{UNDO}'" in answer.out
@@ -178,7 +179,7 @@ class TestOnItsWay:
         told = removal(cli, step=step)
         assert (told["next"], told["due_at_ns"], told["plan_id"]) == ("trashed", None, plan_id)
         answer = cli("explain", "hf", step)
-        assert f"  lustre: being moved aside by plan {plan_id}" in answer.out
+        assert f"  lustre: being moved aside by plan {short_id(plan_id)}" in answer.out
         assert f"'ckptgov undelete hf --step {step}' brings it back" in answer.out
         cli.done("undelete", "hf", "--step", step)
         assert cli.json("explain", "hf", step).json["removals"] == []
@@ -198,7 +199,7 @@ class TestTrashed:
         answer = cli("explain", "hf", "100")
         assert answer.code == 0
         assert answer.out.startswith("100\tcheckpoint-100\n")
-        assert f"  lustre: in the trash by plan {plan_id}" in answer.out
+        assert f"  lustre: in the trash by plan {short_id(plan_id)}" in answer.out
         assert "no-rule-keeps: " in answer.out
         assert f"after {minute(of_catalog(home, 'due_at_ns'))}; until then '{UNDO}'" in answer.out
 
@@ -223,7 +224,10 @@ class TestTrashed:
         assert {**before, **FORGOTTEN, "due_at_ns": told["due_at_ns"]} == told
         assert told["due_at_ns"] == of_catalog(home, "due_at_ns")
         answer = cli("explain", "hf", "100")
-        assert f"in the trash by plan {plan_id}; moved {minute(told['moved_at_ns'])}" in answer.out
+        assert (
+            f"in the trash by plan {short_id(plan_id)}; moved {minute(told['moved_at_ns'])}"
+            in answer.out
+        )
 
 
 class TestPurged:
@@ -237,7 +241,7 @@ class TestPurged:
         answer = cli("explain", "hf", "100")
         assert answer.code == 0
         told = removal(cli)
-        assert f"  lustre: purged by plan {purged}" in answer.out
+        assert f"  lustre: purged by plan {short_id(purged)}" in answer.out
         assert f"purged {minute(told['purged_at_ns'])}" in answer.out
         assert "no-rule-keeps: " in answer.out
         assert "undelete" not in answer.out
@@ -258,7 +262,10 @@ class TestPurged:
         assert removal(cli) == {**before, **FORGOTTEN, **unknown}
         answer = cli("explain", "hf", "100")
         assert answer.out.startswith(f"100\t{before['content_id']}\n")
-        assert f"purged by plan {purged}; moved {minute(before['moved_at_ns'])}" in answer.out
+        assert (
+            f"purged by plan {short_id(purged)}; moved {minute(before['moved_at_ns'])}"
+            in answer.out
+        )
         assert cli.json("explain", "hf", "150").code == 5
 
 
@@ -287,7 +294,7 @@ class TestEvicted:
     def test_once_gone_it_is_told_beside_what_stays(self, cli, evicted, go_on, home) -> None:
         go_on()
         answer = cli("explain", "hf", "100")
-        assert f"  lustre: purged by plan {evicted}" in answer.out
+        assert f"  lustre: purged by plan {short_id(evicted)}" in answer.out
         assert "restorable" in answer.out
         lose_catalog(home, cli)
         told = removal(cli)
