@@ -121,7 +121,10 @@ def _every_steps(steps: int, asked: Asked) -> Iterator[Kept]:
         multiple = (one.step or 0) // steps
         if multiple not in met:
             met.add(multiple)
-            text = f"kept: every {steps} steps (the first at or above {multiple * steps})"
+            start = multiple * steps
+            text = (
+                f"kept: every {steps} steps (the first at or above {start}, below {start + steps})"
+            )
             yield index, Why(KeepReason.EVERY_STEPS, text)
 
 
@@ -166,8 +169,9 @@ def _best(best: Best, asked: Asked) -> Iterator[Kept]:
     if len(values) < best.count and (not values or count(best.count) != "all"):
         kind = "a value" if best.nan_is_worst else "a finite value"
         asked.notes.append(
-            f"best by {best.metric} at {asked.tier}: {count(best.count)} wanted, and "
-            f"{len(values)} of {len(asked.candidates)} checkpoints there have {kind}"
+            f"best by {best.metric} at {asked.tier} keeps {len(values)}, and {count(best.count)} "
+            f"{'is' if best.count == 1 else 'are'} wanted: {len(values)} of "
+            f"{len(asked.candidates)} checkpoints there have {kind}"
         )
 
 

@@ -108,7 +108,8 @@ def lacking(one: Judged, at: AtTier, gone: Collection[str], terms: Terms) -> Why
     durable = sum(each.is_durable for each in left)
     least = terms.least_copies if at.is_shared else 1
     if durable < least:
-        text = f"kept: without this one {durable} durable copies of it would remain, {least} must"
+        need = f"{least} durable cop{'y' if least == 1 else 'ies'}"
+        text = f"kept: what stays needs {need}, and without this one it would have {durable}"
         return Why(KeepReason.FLOOR_COPIES, text)
     if not any(each.is_fresh for each in left):
         since = moment(terms.fresh_since_ns)

@@ -125,13 +125,15 @@ def _legend(told: Plan) -> Iterator[str]:
     if Action.PRUNE in actions:
         yield "prune: no copy of the checkpoint would be left anywhere."
     if Action.EVICT in actions:
-        yield "evict: this copy would go; the checkpoint stays elsewhere."
+        yield "evict: this copy would go; the checkpoint stays on another tier."
     reasons = {why.reason for one in told.entries for why in one.why}
     if reasons & _FOR_ROOM:
         yield "For room goes what the policy's 'yields' names, the oldest first, down to the limit."
     yield (
-        "Applying only condemns; files move to the trash after the policy's grace, and are purged "
-        "after its trash time. Until then 'ckptgov undelete' brings them back."
+        "Applying condemns them: they are not offered any more, and their files stay where they "
+        "are for the policy's grace. The first apply after it moves a prune's files to the trash "
+        "and removes an evict's for good; one after the trash time purges the trash. Until then "
+        "'ckptgov undelete' brings them back. ('ckptgov policy show' tells both times.)"
     )
 
 
@@ -154,7 +156,7 @@ def _heading(stored: StoredPlan) -> Iterator[str]:
     word = "lists" if stored.state is PlanState.APPLIED else "would remove"
     yield (
         f"{word} {_many(len(told.entries), 'copy', 'copies')} in {_many(runs, 'run')}, "
-        f"{size(freed)} in all; of {_many(gone, 'checkpoint')} none would be left"
+        f"{size(freed)} in all; {_many(gone, 'checkpoint')} would be gone altogether"
     )
 
 
@@ -203,9 +205,9 @@ def _tiers(found: Sequence[TierOutlook]) -> list[str]:
     for one in found:
         line = f"tier {_where(one.tier, one.node)}: {size(one.used_bytes)} used now"
         if one.freed_bytes:
-            line += f", {size(one.freed_bytes)} less afterwards"
+            line += f", {size(one.freed_bytes)} less once it is purged"
         if one.limit_bytes is not None:
-            line += f"; limit {size(one.limit_bytes)}"
+            line += f"; may hold {size(one.limit_bytes)}"
         if one.over_bytes or one.over_files:
             over = [size(one.over_bytes)] if one.over_bytes else []
             over += [_many(one.over_files, "file")] if one.over_files else []

@@ -47,7 +47,7 @@ def _tell(one: RemovedCopy) -> None:
     where = f"{one.tier}@{one.node}" if one.node else one.tier
     output.line(f"  {where}: {_state(one)}")
     for why in one.why:
-        output.line(f"    {why.reason}: {why.text}")
+        output.line(f"    {why.text}")
     for said in _after(one):
         output.line(f"    {said}")
 

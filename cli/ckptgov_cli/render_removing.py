@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from ckptgov.model.removal import ApplyAnswer, RemovalStep, UndeleteAnswer, Went
+from ckptgov.model.retention import Action
 from ckptgov.wire import removal as documents
 from ckptgov_cli import output
 from ckptgov_cli.exits import code_of
 from ckptgov_cli.output import size
 
 _HEADER = ("STATE", "ACTION", "RUN", "STEP", "CHECKPOINT", "WHERE", "BYTES", "FILES", "WHY")
+_APPLY = "by the first 'ckptgov apply' after"
 _NEXT = {
-    Went.CONDEMNED: "moved to the trash after",
-    Went.TRASHED: "purged after",
-    Went.WAITING: "not before",
+    Action.PRUNE: f"moved to the trash {_APPLY}",
+    Action.EVICT: f"removed for good {_APPLY}",
 }
 
 
@@ -27,6 +28,8 @@ def applied(answer: ApplyAnswer, *, as_json: bool) -> int:
     output.table(_HEADER, [_row(one, one.went.value, _why(one)) for one in answer.steps])
     for line in _sums(answer.steps):
         output.talk(line)
+    if any(one.went is Went.CONDEMNED for one in answer.steps):
+        output.talk("nothing of what is condemned was touched: 'ckptgov undelete' keeps it")
     if not answer.steps and answer.error is None:
         output.talk("nothing is condemned, in the trash or planned: there was nothing to do")
     if answer.error is not None:
@@ -45,6 +48,8 @@ def undeleted(answer: UndeleteAnswer, *, as_json: bool) -> int:
         came_back = (one.content_id, one.place) in back
         rows.append(_row(one, "restored" if came_back else one.went.value, one.text))
     output.table(_HEADER, rows)
+    if back:
+        output.talk("a later plan may let it go again; 'ckptgov pin' keeps a checkpoint")
     if answer.error is not None:
         output.complain(answer.error)
     return code_of(answer.error)
@@ -66,10 +71,19 @@ def _row(one: RemovalStep, state: str, why: str) -> list[str]:
 
 def _why(one: RemovalStep) -> str:
     """The reason, and what happens next and when."""
-    if one.due_at_ns is None or one.went not in _NEXT:
+    if one.due_at_ns is None:
         return one.text
-    next_ = f"{_NEXT[one.went]} {moment(one.due_at_ns)}"
-    return f"{one.text}; {next_}" if one.text else next_
+    match one.went:
+        case Went.CONDEMNED:
+            next_ = _NEXT[one.action]
+        case Went.TRASHED:
+            next_ = f"purged {_APPLY}"
+        case Went.WAITING:
+            next_ = "not before"
+        case _:
+            return one.text
+    told = f"{next_} {moment(one.due_at_ns)}"
+    return f"{one.text}; {told}" if one.text else told
 
 
 def moment(at_ns: int) -> str:

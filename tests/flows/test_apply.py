@@ -129,7 +129,7 @@ class TestTheLifeOfARemoval:
         assert line[:6] == ["condemned", "prune", "hf", "300", "checkpoint-300", "lustre"]
         assert "KiB" in line[6]
         assert "no rule of policy tight keeps it" in line[8]
-        assert "moved to the trash after 20" in line[8]
+        assert "moved to the trash by the first 'ckptgov apply' after 20" in line[8]
 
     def test_a_dry_run_does_nothing_and_says_would(self, cli, run: Path, plan, home) -> None:
         made = plan()

@@ -111,7 +111,7 @@ class TestCondemned:
         assert answer.code == 0
         assert "superseded: checkpoint-100" in answer.out
         assert f"  lustre: condemned by plan {short_id(plan_id)}" in answer.out
-        assert "no-rule-keeps: " in answer.out
+        assert "    goes: no rule" in answer.out
         assert minute(of_catalog(home, "condemned_at_ns")) in answer.out
         assert f"after {minute(of_catalog(home, 'due_at_ns'))}; '{UNDO}'" in answer.out
 
@@ -200,7 +200,7 @@ class TestTrashed:
         assert answer.code == 0
         assert answer.out.startswith("100\tcheckpoint-100\n")
         assert f"  lustre: in the trash by plan {short_id(plan_id)}" in answer.out
-        assert "no-rule-keeps: " in answer.out
+        assert "    goes: no rule" in answer.out
         assert f"after {minute(of_catalog(home, 'due_at_ns'))}; until then '{UNDO}'" in answer.out
 
     def test_the_document_has_the_same(self, cli, plan_id, go_on, home: Path) -> None:
@@ -243,7 +243,7 @@ class TestPurged:
         told = removal(cli)
         assert f"  lustre: purged by plan {short_id(purged)}" in answer.out
         assert f"purged {minute(told['purged_at_ns'])}" in answer.out
-        assert "no-rule-keeps: " in answer.out
+        assert "    goes: no rule" in answer.out
         assert "undelete" not in answer.out
 
     def test_the_document_has_the_same(self, cli, purged) -> None:

@@ -121,14 +121,16 @@ def test_every_line_says_what_where_how_much_and_why(cli, run, policy) -> None:
         assert frees == f"frees {render_plans.size(size)}"
         assert "no rule" in why
     assert "would remove 3 copies in 1 run, " in answer.out
-    assert "of 3 checkpoints none would be left" in answer.out
+    assert "3 checkpoints would be gone altogether" in answer.out
     assert "prune: no copy of the checkpoint would be left" in answer.out
     assert "evict:" not in answer.out
     assert "'ckptgov undelete' brings them back" in answer.out
     assert "policies: ours" in answer.out
     assert "nothing was heard of" not in answer.out
     assert "tier: 1 checkpoint" in answer.out
-    assert re.search(r"^tier tier: .* used now, .* less afterwards", answer.out, re.MULTILINE)
+    assert re.search(
+        r"^tier tier: .* used now, .* less once it is purged", answer.out, re.MULTILINE
+    )
 
 
 def test_all_lists_each_that_stays_with_its_reasons(cli, run, policy) -> None:

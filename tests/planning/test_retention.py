@@ -128,7 +128,8 @@ def test_what_is_no_number_takes_a_place_that_is_left_where_the_policy_says_so(
         verdict = decided(run(*points), policy(KeepRules(last=1, best=(best,))))
         assert kept(verdict) == sorted([200, 400, 500, *kept_too])
     assert verdict.notes == (
-        "best by eval_loss at lustre: 9 wanted, and 4 of 5 checkpoints there have a value",
+        "best by eval_loss at lustre keeps 4, and 9 are wanted: 4 of 5 checkpoints there have "
+        "a value",
     )
 
 
@@ -138,7 +139,8 @@ def test_a16_with_no_usable_value_the_rule_keeps_none_and_says_so() -> None:
     verdict = decided(run(*points), policy(rules))
     assert kept(verdict) == [200]
     assert verdict.notes == (
-        "best by eval_loss at lustre: 1 wanted, and 0 of 2 checkpoints there have a finite value",
+        "best by eval_loss at lustre keeps 0, and 1 is wanted: 0 of 2 checkpoints there have a "
+        "finite value",
     )
 
 
@@ -334,7 +336,7 @@ def test_the_last_durable_copy_of_what_is_kept_stays() -> None:
     verdict = decided(run(point, checkpoint(200)), rules)
     assert not gone(verdict)
     assert words(verdict, "step-100") == [
-        "kept: without this one 0 durable copies of it would remain, 1 must"
+        "kept: what stays needs 1 durable copy, and without this one it would have 0"
     ]
 
 
