@@ -25,6 +25,8 @@ MAX_DEPTH = 40
 """Directories deeper than this below the start end the look with an error."""
 
 _TRIES = 3
+_MOST_GONE = 1000
+"""More that go one after the other than these are not waited for."""
 _NO_SETTINGS = LookSettings(now_ns=0)
 
 
@@ -163,14 +165,14 @@ def _walkable(tree: Tree, directory: str) -> list[str]:
 def _unless_gone(tree: Tree, directory: str, look: Callable[[Tree, str], T]) -> T | None:
     """What ``look`` says of a directory; None when its trainer removed it meanwhile.
 
-    Directories below that went meanwhile are not there for it.
+    Directories below it or beside it that went meanwhile are not there for it.
 
     Raises:
         FileNotFoundError, NotADirectoryError: it is the run root, and that went.
         CouldNotLook: it stays and changes faster than it can be looked at.
     """
     tries = 0
-    while tries < _TRIES:
+    for _ in range(_MOST_GONE):
         try:
             return look(tree, directory)
         except (FileNotFoundError, NotADirectoryError):
@@ -178,8 +180,12 @@ def _unless_gone(tree: Tree, directory: str, look: Callable[[Tree, str], T]) -> 
                 if not directory:
                     raise
                 return None
-        tries += not tree.leave_out_gone()  # what is gone below is no reason to give up
+        if tree.leave_out_gone():
+            continue  # no reason to give up
         tree.forget(directory)
+        tries += 1
+        if tries == _TRIES:
+            break
     raise CouldNotLook(f"{directory}: changed while it was looked at", hint="look again")
 
 

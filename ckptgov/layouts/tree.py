@@ -160,15 +160,19 @@ class Tree(Closing):
     def leave_out_gone(self) -> bool:
         """Tell no more of directories that were listed and are not there; whether any is new.
 
+        The listings that told of them are read again.
+
         Their trainer removed them meanwhile, or the store still lists a beginning that no key has
         any more (SeaweedFS, for a while after the last key went).
 
         Raises:
             StorageError: as ``Reader.stat``.
         """
-        gone = {path for path in self._missed if path and self.is_gone(path)}
+        gone = {path for path in self._missed if path and self.is_gone(path)} - self._phantoms
         self._missed.clear()
         self._phantoms |= gone
+        for above in {split(path)[0] for path in gone}:
+            self._drop(above)
         return bool(gone)
 
     def forget(self, directory: str) -> None:
@@ -176,10 +180,12 @@ class Tree(Closing):
         beneath = f"{directory}/" if directory else ""
         for path in self._lists.keys() | self._kinds.keys() | self._stats.keys():
             if path == directory or path.startswith(beneath):
-                self._listed -= len(self._lists.get(path, ()))
-                self._lists.pop(path, None)
-                self._kinds.pop(path, None)
-                self._stats.pop(path, None)
+                self._drop(path)
+
+    def _drop(self, path: str) -> None:
+        self._listed -= len(self._lists.pop(path, ()))
+        self._kinds.pop(path, None)
+        self._stats.pop(path, None)
         self._names.clear()
 
     def read_link(self, path: str) -> str:

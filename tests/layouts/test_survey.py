@@ -330,6 +330,63 @@ def test_many_that_go_one_after_the_other_are_not_there(
     assert look(tmp_path, rules=DECLARED).whole == ["step_8"]
 
 
+@pytest.mark.parametrize("above", ["", "checkpoints"])
+@pytest.mark.parametrize("really", [True, False])
+def test_one_that_goes_beside_it_does_not_hold_up_a_look(
+    tmp_path: Path, look: Any, monkeypatch: pytest.MonkeyPatch, above: str, really: bool
+) -> None:
+    """Whether accelerate's saves are that is told by those beside them; it removes the oldest."""
+    for name in ("checkpoint_0", "checkpoint_1"):
+        (tmp_path / above / name).mkdir(parents=True)
+        (tmp_path / above / name / "model.safetensors").write_bytes(b"bytes")
+    oldest = tmp_path / above / "checkpoint_0"
+    (oldest / "random_states_0.pkl").write_bytes(b"bytes")
+    listed, calls = PosixStorage.list, [0]
+
+    def gone_once_told(self: PosixStorage, path: str) -> Sequence[Entry]:
+        calls[0] += 1
+        assert calls[0] < 200, "it never ends"
+        told = listed(self, path)
+        if path == above and oldest.exists():
+            shutil.rmtree(oldest)
+        elif path == above and not really:
+            told = [*told, Entry("checkpoint_0", EntryKind.DIR)]
+        return told
+
+    monkeypatch.setattr(PosixStorage, "list", gone_once_told)
+    found = [one.name for one in look(tmp_path).survey.found]
+    assert found == [f"{above}/checkpoint_1" if above else "checkpoint_1"]
+
+
+def test_what_goes_faster_than_it_is_looked_at_is_could_not_look(
+    tmp_path: Path, look: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new one each time, which is gone by then."""
+    declared(tmp_path, 0)
+    monkeypatch.setattr(survey_module, "_MOST_GONE", 5)
+    listed, made = PosixStorage.list, [0]
+
+    def one_more(self: PosixStorage, path: str) -> Sequence[Entry]:
+        made[0] += path == ""
+        assert made[0] < 50, "it never ends"
+        phantom = [Entry(f"step_{made[0]}", EntryKind.DIR)] if path == "" else []
+        return [*listed(self, path), *phantom]
+
+    monkeypatch.setattr(PosixStorage, "list", one_more)
+    with pytest.raises(CouldNotLook, match="changed while it was looked at"):
+        look(tmp_path, rules=DECLARED)
+
+
+def test_entries_that_are_listed_anew_count_once(
+    tmp_path: Path, look: Any, vanishing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    declared(tmp_path, *range(9))
+    monkeypatch.setattr("ckptgov.layouts.tree.MAX_ENTRIES", 20)
+    for step in range(8):
+        vanishing("list", f"step_{step}", really=True)
+    assert look(tmp_path, rules=DECLARED).whole == ["step_8"]
+
+
 @pytest.mark.parametrize("above", ["", "many"])
 def test_a_directory_that_only_its_parents_listing_tells_is_not_there(
     tmp_path: Path, look: Any, monkeypatch: pytest.MonkeyPatch, above: str
