@@ -134,6 +134,7 @@ class EventKind(StrEnum):
     PLACE_REPLACED = "place-replaced"
     RUN_ADDED = "run-added"
     RUN_ROOT_ADDED = "run-root-added"
+    RUN_ROOT_DROPPED = "run-root-dropped"
     SEALED = "sealed"
     COPY_ADDED = "copy-added"
     COPY_STATE = "copy-state"

@@ -66,6 +66,11 @@ class PlaceCalls:
         with self._database.write() as connection:
             runs.put_run_root(connection, root, at_ns=self._database.now_ns(connection))
 
+    def drop_run_root(self, root: RunRootFacts) -> None:
+        """Forget that a run lies there: its directory is gone. Again does nothing."""
+        with self._database.write() as connection:
+            runs.drop_run_root(connection, root, at_ns=self._database.now_ns(connection))
+
     def roots_of(self, run_id: str) -> tuple[RunRootFacts, ...]:
         """Where a run lies, by place and path."""
         with self._database.read() as connection:

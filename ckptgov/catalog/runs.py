@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, bindparam, func, insert, literal, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, literal, select, update
 from sqlmodel import col
 
 from ckptgov.catalog.columns import RawText
@@ -157,6 +157,21 @@ def put_run_root(connection: Connection, root: RunRootFacts, *, at_ns: int) -> N
         run_id=root.run_id,
         place=root.place,
         detail=(("path", root.path), ("sidecar", root.sidecar)),
+    )
+
+
+def drop_run_root(connection: Connection, root: RunRootFacts, *, at_ns: int) -> None:
+    at = (col(RunRootRow.place) == root.place, col(RunRootRow.path) == root.path)
+    is_ours = col(RunRootRow.run_id) == root.run_id
+    if not connection.execute(delete(RunRootRow).where(*at, is_ours)).rowcount:
+        return
+    write_event(
+        connection,
+        EventKind.RUN_ROOT_DROPPED,
+        at_ns=at_ns,
+        run_id=root.run_id,
+        place=root.place,
+        detail=(("path", root.path),),
     )
 
 

@@ -365,18 +365,25 @@ def _require_its_own(look: RunLook, run: str, run_id: str) -> None:
     Raises:
         RunRootGone
     """
+    where = join(look.place.root, look.run_root)
     if look.identity is not None:
         if look.identity.run_id == run_id:
             return
-        why = "is another run's now"
+        why = f"is run {look.identity.name!r} now"
+        hint = f"where {run!r} lies now, 'ckptgov scan DIR' finds it again"
     elif look.records or look.stored:
         return
+    elif look.is_away():
+        why = "is gone"
+        hint = (
+            "is it mounted? Where it was moved to, 'ckptgov scan DIR' finds it; where it was "
+            "removed and another place has the run, 'ckptgov reconcile' lets go of it at its "
+            "second look"
+        )
     else:
         why = "holds no record of it any more"
-    raise RunRootGone(
-        f"run {run}: {join(look.place.root, look.run_root)} {why}",
-        hint="is it mounted? Bring it back there, or scan it where it is now",
-    )
+        hint = f"is it mounted? 'ckptgov scan DIR --run {run}' takes what lies there for the run"
+    raise RunRootGone(f"run {run}: {where} {why}", hint=hint)
 
 
 def open_catalog(settings: Settings, clock: Clock) -> Catalog:

@@ -15,12 +15,14 @@ from ckptgov.work.tier import Place, read_identity
 
 
 class Here(Struct, kw_only=True):
-    """One run root at one tier, as it was found. ``manifests``: content ids' first digits."""
+    """One run root at one tier, as it was found. ``manifests``: content ids' first digits;
+    ``is_gone``: a registered one whose directory is not there any more."""
 
     root: RunRootFacts
     look: RunLook | None = None
     manifests: frozenset[str] = frozenset()
     unknown: str = ""
+    is_gone: bool = False
 
 
 class AtTier(Struct, kw_only=True):
@@ -82,8 +84,11 @@ def _look(context: Context, met: AtTier, path: str, registered: RunRootFacts | N
     if look.identity is None:
         if registered is None:
             return None
-        return Here(root=registered, manifests=manifests, unknown=_why_none(met.place, path))
+        why = _why_none(met.place, path)
+        return Here(root=registered, manifests=manifests, unknown=why, is_gone=not why)
     run_id = look.identity.run_id
+    if registered is not None and registered.run_id != run_id:
+        return Here(root=registered, unknown=f"{path or '.'}: is another run's now")
     root = registered or _root_facts(met.place, path, run_id=run_id, sidecar=look.store.sidecar)
     if context.catalog.run_by_id(run_id) is None:
         return Here(root=root, unknown=f"run {look.identity.name!r} is not in the catalog")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from ckptgov.catalog.facts import PlacedCopy
+from ckptgov.catalog.facts import PlacedCopy, RunRootFacts
 from ckptgov.errors import CkptgovError, StaleState
 from ckptgov.manifest.forms.records import decode_record
 from ckptgov.model.checkpoint import digits_of
-from ckptgov.model.copies import CopyState
+from ckptgov.model.copies import GONE, CopyState
 from ckptgov.model.facts import Finding, Reason
 from ckptgov.model.journal import NumberedRecord
 from ckptgov.model.usage import CopyChange
@@ -17,6 +17,7 @@ from ckptgov.ops.context import Context
 from ckptgov.ops.placed import size_of
 from ckptgov.ops.reconcile_look import AtTier, Here
 from ckptgov.ops.record import record_look, record_run
+from ckptgov.work.addresses import join
 from ckptgov.work.answer import share_journal
 
 _UNDER_A_MANIFEST = frozenset(
@@ -52,6 +53,8 @@ def record(
                 for _one, here in mine:
                     _record_look(context, run_id, here)
                 _record_lost(context, [here for _one, here in mine], known.get(run_id, ()))
+                before = known.get(run_id, ())
+                dropped = _drop_gone(context, run_id, [here for _one, here in mine], before)
                 after = context.catalog.copies(run_id)
                 if dry_run:
                     raise _Undo
@@ -61,8 +64,19 @@ def record(
             for one, _here in mine:
                 one.failures.append((name, error))
             continue
+        _tell_dropped(context, name, dropped, dry_run=dry_run)
         changes += _differences(context, (run_id, name), known.get(run_id, ()), after)
     return changes
+
+
+def _tell_dropped(
+    context: Context, run: str, dropped: Sequence[RunRootFacts], *, dry_run: bool
+) -> None:
+    places = {one.place: one for one in context.catalog.places()}
+    for root in dropped:
+        where = join(places[root.place].root, root.path)
+        words = "would no longer be" if dry_run else "is no longer"
+        context.talk(f"run {run}: {words} looked for at {where}: its directory is gone for good")
 
 
 def runs_known(context: Context) -> list[tuple[str, str]]:
@@ -101,6 +115,28 @@ def _record_lost(context: Context, here: Sequence[Here], known: Sequence[PlacedC
             digits = digits_of(copy.content_id)[:16]
             if copy.place == place and copy.state in _UNDER_A_MANIFEST and digits not in manifests:
                 _lose(context, copy)
+
+
+def _drop_gone(
+    context: Context, run_id: str, here: Sequence[Here], known: Sequence[PlacedCopy]
+) -> list[RunRootFacts]:
+    """Forget run roots whose directory is gone, where the run lies on shared storage elsewhere:
+    what is there of its journal binds then.
+
+    Not at the look that finds it: what was ``known`` to be there was recorded as lost by an
+    earlier one. And never the only one, or nobody could tell where the run was.
+    """
+    catalog = context.catalog
+    shared = {one.place for one in catalog.places() if one.node is None}
+    away = [one.root for one in here if one.is_gone or one.unknown]
+    held = {one.place for one in known if one.state not in GONE}
+    dropped = []
+    for root in (one.root for one in here if one.is_gone and one.root.place not in held):
+        others = [one for one in catalog.roots_of(run_id) if one.place in shared]
+        if any(one not in away for one in others):
+            catalog.drop_run_root(root)
+            dropped.append(root)
+    return dropped
 
 
 def _lose(context: Context, copy: PlacedCopy) -> None:

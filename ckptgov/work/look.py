@@ -125,9 +125,13 @@ class RunLook(Closing):
         except (FileNotFoundError, NotADirectoryError) as error:
             raise self._gone() from error
 
+    def is_away(self) -> bool:
+        """Whether there is no such run root (any more)."""
+        return self.tree.is_gone("")
+
     def require_there(self) -> None:
         """Raise RunRootGone where there is no such run root (any more)."""
-        if self.tree.is_gone(""):
+        if self.is_away():
             raise self._gone()
 
     def _gone(self) -> RunRootGone:

@@ -77,6 +77,21 @@ def test_a_run_is_found_at_its_root(catalog, place):
     assert [event.kind for event in catalog.events()].count(EventKind.RUN_ROOT_ADDED) == 1
 
 
+def test_a_root_is_dropped_once_and_only_for_its_own_run(catalog, place):
+    catalog.put_place(place)
+    catalog.put_run(RUN, 6)
+    root = RunRootFacts(run_id="r1", place="p1", path="llm/\udcff", sidecar="llm/\udcff/.ckptgov")
+    catalog.put_run_root(root)
+    catalog.drop_run_root(structs.replace(root, run_id="r2"))
+    assert catalog.roots_of("r1") == (root,)
+    for _ in range(2):
+        catalog.drop_run_root(root)
+        assert catalog.roots_of("r1") == ()
+    assert [event.kind for event in catalog.events()].count(EventKind.RUN_ROOT_DROPPED) == 1
+    catalog.put_run_root(root)
+    assert catalog.roots_of("r1") == (root,)
+
+
 def test_a_root_belongs_to_one_run(catalog, place):
     catalog.put_place(place)
     catalog.put_run(RUN, 6)

@@ -114,6 +114,11 @@ class TestTheReport:
         cli("scan")
         return tmp_path
 
+    def test_a_node_where_the_run_has_nothing_is_no_trouble(self, cli, nodes: Path) -> None:
+        shutil.rmtree(nodes / "node1/run")
+        for answer in (cli.json("reconcile"), cli.json("reconcile", "--staging")):
+            assert answer.code == 0, answer
+
     def test_none_of_them_is_ever_a_checkpoint(self, cli, nodes: Path) -> None:
         assert cli.json("latest", "run").json["name"] == "checkpoint-50"
         assert cli.json("list", "run").names == ["checkpoint-50"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -105,10 +106,97 @@ def test_a_runs_own_directory_that_went_is_9(
     assert answer.json["error"]["hint"]
 
 
-def test_another_run_in_its_place_is_9(cli, below: Path) -> None:
-    below.rename(below.with_name("elsewhere"))
+def test_another_run_in_its_place_is_9_and_nothing_of_it_is_taken_for_lost(
+    cli, below: Path
+) -> None:
+    away = below.rename(below.parent.with_name("elsewhere"))
     below.with_name("other").rename(below)
-    assert cli.json("latest", "below").code == 9
+    for _ in range(2):
+        answer = cli.json("latest", "below")
+        assert answer.code == 9
+        assert "is run 'other' now" in answer.json["error"]["message"]
+        cli("reconcile")
+    below.rename(below.with_name("other"))
+    away.rename(below)
+    assert cli("latest", "below").path == below / "step_100"
+
+
+def test_what_lies_in_an_emptied_directory_is_taken_for_the_run_when_a_person_says_so(
+    cli, below: Path
+) -> None:
+    shutil.rmtree(below)
+    write_dcp(below / "step_150")
+    answer = cli.json("latest", "below")
+    assert answer.code == 9
+    assert f"--run {below.name}" in answer.json["error"]["hint"]
+    cli.done("scan", below, "--run", "below")
+    assert cli("latest", "below").path == below / "step_150"
+
+
+def test_a_run_made_before_its_first_checkpoint_whose_directory_was_made_anew_is_9(
+    cli, below: Path
+) -> None:
+    fresh = below.with_name("fresh")
+    fresh.mkdir()
+    cli.done("run", "create", "fresh", "--root", fresh)
+    assert cli.json("latest", "fresh").code == 4
+    shutil.rmtree(fresh)
+    fresh.mkdir()
+    assert cli.json("latest", "fresh").code == 9
+    write_dcp(fresh / "step_1")
+    cli.done("scan", fresh, "--run", "fresh")
+    assert cli("latest", "fresh").path == fresh / "step_1"
+
+
+class TestCopiedElsewhere:
+    """The run's directory is gone, and another place has the run."""
+
+    @pytest.fixture
+    def nfs(self, cli, below: Path, tmp_path: Path) -> Path:
+        (tmp_path / "nfs").mkdir()
+        cli.done("tier", "add", "nfs", tmp_path / "nfs", "--ingest")
+        cli.done("flush", "below", "--to", "nfs")
+        shutil.rmtree(below)
+        return tmp_path / "nfs"
+
+    def test_the_second_reconcile_lets_go_of_it(self, cli, below: Path, nfs: Path) -> None:
+        answer = cli.json("latest", "below")
+        assert (answer.code, str(below) in answer.json["error"]["message"]) == (9, True)
+        assert "reconcile" in answer.json["error"]["hint"]
+        assert "looked for" not in cli("reconcile").err
+        assert cli.json("latest", "below").code == 9
+        assert "would no longer be looked for" in cli("reconcile", "--dry-run").err
+        assert cli.json("latest", "below").code == 9
+        assert f"is no longer looked for at {below}" in cli("reconcile").err
+        assert cli("latest", "below").path == nfs / "below/step_100"
+        cli.done("restore", "below", "--to", below)
+        cli.done("scan")
+        assert cli("latest", "below").path.name == "step_100"
+
+    def test_not_while_it_is_only_empty(self, cli, below: Path, nfs: Path) -> None:
+        below.mkdir()
+        for _ in range(3):
+            cli("reconcile")
+            assert cli.json("latest", "below").code == 9
+
+    def test_a_tier_that_is_lost_for_good_is_9_until_the_catalog_is_rebuilt_without_it(
+        self, cli, tier: Path, nfs: Path, home: Path
+    ) -> None:
+        shutil.rmtree(tier)
+        assert cli.json("latest", "below").code == 9
+        config = home / "ckptgov.yaml"
+        lines = [one for one in config.read_text().splitlines() if f"url: {tier}," not in one]
+        config.write_text("\n".join(lines) + "\n")
+        assert cli.json("latest", "below").code == 9
+        cli.done("catalog", "rebuild")
+        assert cli("latest", "below").path == nfs / "below/step_100"
+
+    def test_nor_the_only_place_of_a_run(self, cli, below: Path, nfs: Path) -> None:
+        shutil.rmtree(nfs / "below")
+        for _ in range(3):
+            cli("reconcile")
+            assert cli.json("latest", "below").code == 9
+        assert str(below) in cli("run", "list").out
 
 
 def test_where_it_was_moved_it_is_found_again(cli, below: Path) -> None:

@@ -21,7 +21,7 @@ revision = "4"
 down_revision = "3"
 
 _TABLES = ("ticks", "samples", "signs", "claims", "removals", "plans")
-_NEW_EVENTS = "'plan-stored', 'plan-state'"
+_NEW_EVENTS = "'plan-stored', 'plan-state', 'run-root-dropped'"
 _EVENTS_STAY = {
     "sqlite": (
         "DROP TRIGGER events_stay",
