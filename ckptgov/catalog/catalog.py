@@ -191,6 +191,15 @@ class Catalog(PlaceCalls, CheckpointCalls, HistoryCalls, Closing):
         with self._database.read() as connection:
             return self._database.now_ns(connection)
 
+    def require_current(self) -> None:
+        """Refuse where another ckptgov has migrated the catalog since it was opened.
+
+        Raises:
+            RefusedBySafety: nothing may be removed by what this process knows.
+        """
+        with self._database.read() as connection:
+            schema.require_current(connection, self._database.name)
+
     def tick(self) -> int:
         """Now, to decide a removal by; every call is remembered.
 

@@ -91,9 +91,9 @@ def _bests(item: Item) -> tuple[Best, ...]:
     bests: list[Best] = []
     for member in members:
         best = _best(member)
-        if any(_order(one) == _order(best) for one in bests):
+        if any(_covers(one, best) or _covers(best, one) for one in bests):
             raise member.wrong(
-                f"the best by {shown(best.metric)} are kept twice: the smaller count keeps nothing"
+                f"the best by {shown(best.metric)} are kept twice: one of them keeps nothing more"
             )
         bests.append(best)
     if not bests:
@@ -101,9 +101,16 @@ def _bests(item: Item) -> tuple[Best, ...]:
     return tuple(bests)
 
 
-def _order(best: Best) -> tuple[str, bool, bool]:
-    """By what it ranks: of two that rank alike the smaller count keeps nothing more."""
-    return best.metric, best.is_highest, best.ties_to_oldest
+def _covers(one: Best, other: Best) -> bool:
+    """Whether one keeps all that the other could ever keep."""
+    if (one.metric, one.is_highest, one.ties_to_oldest) != (
+        other.metric,
+        other.is_highest,
+        other.ties_to_oldest,
+    ):
+        return False
+    is_wider = one.count >= other.count and one.nan_is_worst >= other.nan_is_worst
+    return is_wider and one.missing_for_s >= other.missing_for_s
 
 
 def _best(item: Item) -> Best:

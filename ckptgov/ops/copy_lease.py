@@ -1,7 +1,9 @@
-"""The lease on delivering one checkpoint to one place: it saves work, it never decides.
+"""The lease on bringing one checkpoint to one place, or taking it away: it saves work, and never
+decides.
 
-A mover that lost it stops; one that was stopped past it and goes on can only touch temporary
-names of its own, so both end in one copy with the right bytes.
+Who lost it ends at the next piece. A mover that was stopped past it and goes on can only touch
+temporary names of its own, so both end in one copy with the right bytes; a remover asks the catalog
+and the run's records before it touches anything.
 """
 
 from __future__ import annotations

@@ -9,13 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckptgov.errors import CkptgovError, ConfigError, Interrupted, LeaseLost
+from ckptgov.errors import (
+    CkptgovError,
+    ConfigError,
+    Interrupted,
+    LeaseLost,
+    RefusedBySafety,
+)
 from ckptgov.model.policy import CapacityRule
 from ckptgov.model.removal import RemovalStep, Went
 from ckptgov.model.retention import Removal
 from ckptgov.ops.plan_fills import fill_seen, rules_of_tiers, trash_in, where
 from ckptgov.ops.prune import met_another, purge_unless_coming_back, resisted, stopped
 from ckptgov.ops.removing import Removing
+from ckptgov.ops.resisting import Resisting
 from ckptgov.planning.capacity_facts import Fill, lack_now, needed_of
 
 
@@ -72,8 +79,9 @@ def _purged_at(
     removing: Removing, fill: Fill, rules: Sequence[CapacityRule], trash: Sequence[Removal]
 ) -> Iterator[RemovalStep]:
     lack, now_ns = lack_now(fill, rules), removing.context.catalog.now_ns()
+    resisting = Resisting()
     for removal in needed_of(trash, lack, now_ns=now_ns):
-        if removing.stop():
+        if removing.stop() or resisting.why_not(removal.place) is not None:
             return
         is_early = removal.due_at_ns > now_ns
         why = "its time in the trash is over"
@@ -84,6 +92,7 @@ def _purged_at(
             step = removing.step_of(removal, Went.WOULD, text)
         else:
             step = _purged(removing, removal, why)
+            resisting.note(step, removing.errors)
         yield step
         lack.take(_gone_of(fill, removal, step), step.files)
 
@@ -104,6 +113,8 @@ def _purged(removing: Removing, removal: Removal, why: str) -> RemovalStep:
         return removing.step_of(removal, Went.WAITING, "another process is at work on it")
     except Interrupted:
         return stopped(removing, removal)
+    except RefusedBySafety as error:
+        return removing.step_of(removal, Went.PROTECTED, error.message, bytes_=0, files=0)
     except CkptgovError as error:
         return resisted(removing, removal, error)
     except OSError as error:

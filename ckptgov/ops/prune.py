@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from hashlib import blake2b
 
 from ckptgov.errors import (
     CkptgovError,
@@ -53,7 +54,7 @@ def go_on(removing: Removing, *, without: frozenset[tuple[str, str, str]]) -> It
     now_ns = removing.context.catalog.now_ns()
     caught_up: set[str] = set()
     resisting = Resisting()
-    for removal in in_order(removing.context.catalog.removals.removals(states=_STATES)):
+    for removal in in_order(removing.context.catalog.removals.removals(states=_STATES), now_ns):
         name = removing.run(removal.run_id).identity.name
         if (name, removal.content_id, removal.place) in without:
             continue
@@ -73,14 +74,16 @@ def go_on(removing: Removing, *, without: frozenset[tuple[str, str, str]]) -> It
             yield step
 
 
-def in_order(removals: Iterable[Removal]) -> list[Removal]:
-    """As they are gone on with: purges first, then half-moved ones; the longest due first, but
-    what resisted the last time after what did not, so that it never keeps others from their turn.
+def in_order(removals: Iterable[Removal], now_ns: int) -> list[Removal]:
+    """As they are gone on with: purges first, then half-moved ones; the longest due first.
+
+    What resisted the last time comes after what did not, in another order each time: so nothing
+    that resists for good keeps others from their turn for good.
     """
     return sorted(
         removals,
         key=lambda one: (
-            bool(one.error),
+            _turn(one, now_ns) if one.error else b"",
             _STATES.index(one.state),
             one.due_at_ns,
             one.run_id,
@@ -88,6 +91,12 @@ def in_order(removals: Iterable[Removal]) -> list[Removal]:
             one.content_id,
         ),
     )
+
+
+def _turn(removal: Removal, now_ns: int) -> bytes:
+    """Never empty, and by chance; the same for all who ask at one moment."""
+    key = f"{now_ns}/{removal.run_id}/{removal.place}/{removal.content_id}"
+    return blake2b(key.encode(), digest_size=8).digest()
 
 
 def _why_not_yet(removing: Removing, removal: Removal, now_ns: int) -> str | None:

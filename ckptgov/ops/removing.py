@@ -295,7 +295,9 @@ def require_same(context: Context, removal: Removal) -> None:
 
     Raises:
         StaleState: somebody did, or it is another removal of the same copy by now.
+        RefusedBySafety: another ckptgov has migrated the catalog meanwhile.
     """
+    context.catalog.require_current()
     now = context.catalog.removals.removal(removal.run_id, removal.content_id, removal.place)
     if now is None or (now.state, now.condemned_at_ns) != (removal.state, removal.condemned_at_ns):
         raise StaleState(f"{removal.name}: another process went on with its removal")

@@ -134,7 +134,7 @@ def _on_nodes_heard_of(removing: Removing) -> Iterator[Removal]:
         for one in context.catalog.nodes.nodes()
         if one.is_reachable(now_ns, timeout_s=timeout_s)
     }
-    for one in in_order(context.catalog.removals.removals()):
+    for one in in_order(context.catalog.removals.removals(), now_ns):
         facts = removing.place_facts(one.place)
         if facts.is_current and facts.node in heard and not removing.is_here(one.place):
             yield one

@@ -117,8 +117,8 @@ def _best(told: Members) -> Best:
         metric=told.text("metric"),
         is_highest=told.flag("is_highest"),
         count=_count(told, "count") or 1,
-        ties_to_oldest=told.flag("ties_to_oldest"),
-        nan_is_worst=told.flag("nan_is_worst"),
+        ties_to_oldest=told.has("ties_to_oldest") and told.flag("ties_to_oldest"),
+        nan_is_worst=told.has("nan_is_worst") and told.flag("nan_is_worst"),
         missing_for_s=told.number("missing_for_s"),
     )
 

@@ -471,6 +471,7 @@ def test_nothing_goes_by_a_catalog_that_another_ckptgov_has_migrated(
     before = two.states()
     for remove in (
         two.catalog.tick,
+        two.catalog.require_current,
         lambda: two.prune(("c20", "s1")),
         lambda: two.catalog.removals.begin(*KEY, two.guard()),
     ):

@@ -314,6 +314,14 @@ class TestDocumentsOfPolicies:
         one = parse_policy(text, file="all.yaml", tiers=None)
         assert _back(documents.policies([one]), decode_policies.policies) == (one,)
 
+    def test_what_an_older_service_does_not_say_of_a_metric_is_the_default(self) -> None:
+        text = "policy: p\nkeep: {a: {best: {metric: loss, mode: max}}}\n"
+        one = parse_policy(text, file="p.yaml", tiers=None)
+        told = json.loads(json.dumps(documents.policies([one])))
+        (best,) = told["policies"][0]["keep"]["a"]["best"]
+        del best["ties_to_oldest"], best["nan_is_worst"]
+        assert _back(told, decode_policies.policies) == (one,)
+
     def test_a_check_comes_back_with_its_mistakes(self) -> None:
         found = PolicyCheck(
             directory=os.fsdecode(b"/etc/\xff"),

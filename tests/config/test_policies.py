@@ -329,6 +329,8 @@ def test_a_mistake_is_refused_with_its_file_and_line(text, line, says):
         "{every_steps: 10, steps: [20, 25]}",
         "{best: [{metric: x, mode: min}, {metric: x, mode: max}]}",
         "{best: [{metric: x, mode: min}, {metric: x, mode: min, ties: oldest}]}",
+        "{best: [{metric: x, mode: min, count: 3}, {metric: x, mode: min, nan: worst}]}",
+        "{best: [{metric: x, mode: min, count: 3}, {metric: x, mode: min, missing_for: 1d}]}",
         "{last: all}",
         "{last: all, recorded_best: false}",
     ],

@@ -11,6 +11,10 @@ from typing import Any
 
 import pytest
 
+from ckptgov.catalog.catalog import Catalog
+from ckptgov.catalog.facts import SCHEMA_VERSION
+from ckptgov.governor import open_governor
+from ckptgov.model.removal import Went
 from ckptgov.ops import copy_lease, prune
 from ckptgov.testing.builders import write_hf_trainer
 
@@ -21,6 +25,7 @@ keep: {lustre: {last: 1}}
 floors: {min_restorable: 1, min_age: 0s}
 safety: {max_fraction: 99%, grace: 0s, trash: 7d, adoption_grace: 0s}
 """
+NO_TRASH = POLICY.replace("trash: 7d", "trash: 0s")
 
 
 @pytest.fixture
@@ -47,16 +52,24 @@ def sql(home: Path) -> Callable[[str], list[Any]]:
     return run
 
 
-@pytest.fixture(params=["move_aside", "purge"])
+@pytest.fixture(params=["move_aside", "purge", "purge at once"])
 def during(
-    request: pytest.FixtureRequest, cli, plan: str, sql, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    cli,
+    plan: str,
+    sql,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Any]:
     """Has something happen before moving aside, or purging, and after it, under its lease; gives
     the answer."""
-    verb: str = request.param
+    verb = request.param.split()[0]
     work = getattr(prune, verb)
     words: tuple[str, ...] = ("apply", plan)
-    if verb == "purge":
+    if request.param == "purge at once":
+        (home / "policies/tight.yaml").write_text(NO_TRASH)
+        words = ("apply", str(cli.json("plan").json["plan_id"]))
+    elif verb == "purge":
         cli.done("apply", plan)
         sql("UPDATE removals SET due_at_ns = 1")
         words = ("apply",)
@@ -90,16 +103,60 @@ def test_its_lease_is_renewed_while_it_works(during, sql) -> None:
 
 
 def test_it_ends_where_another_took_its_lease_over(during, cli, sql, tier: Path) -> None:
-    before = {*tier.rglob("*.safetensors")}
+    """Where a copy goes for good at once, the lease is lost when it was moved aside already."""
 
     def taken_over() -> None:
         ends_ns = time.time_ns() + 60 * 10**9
         sql(f"UPDATE copy_leases SET epoch = epoch + 1, expires_at_ns = {ends_ns}")
 
+    def standing() -> set[bytes]:
+        return {one.read_bytes() for one in tier.rglob("model.safetensors")}
+
+    before = standing()
     answer = during(taken_over)
     (step,) = answer.json["steps"]
     assert (step["went"], step["text"]) == ("waiting", "another process is at work on it")
-    assert {*tier.rglob("*.safetensors")} == before
+    assert standing() == before
     sql("DELETE FROM copy_leases")
-    cli.done("apply")
-    assert {*tier.rglob("*.safetensors")} != before
+    sql("UPDATE removals SET due_at_ns = 1")
+    for _ in range(2):  # moved aside, then purged
+        cli.done("apply")
+        sql("UPDATE removals SET due_at_ns = 1")
+    assert len(standing()) == 1
+
+
+def test_one_that_is_told_to_stop_in_the_middle_says_so(plan: str, tier: Path, monkeypatch) -> None:
+    is_told = False
+    move_aside = prune.move_aside
+
+    def disturbed(*given: Any, **named: Any) -> Any:
+        nonlocal is_told
+        is_told = True
+        return move_aside(*given, **named)
+
+    monkeypatch.setattr(prune, "move_aside", disturbed)
+    with open_governor() as governor:
+        answer = governor.apply(plan, stop=lambda: is_told)
+    (step,) = answer.steps
+    assert (step.went, step.text) == (Went.WAITING, "told to stop")
+    assert len([*tier.rglob("model.safetensors")]) == 2
+
+
+def test_nothing_is_purged_by_a_catalog_that_was_migrated_after_the_call_began(
+    cli, plan: str, sql, tier: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cli.done("apply", plan)
+    sql("UPDATE removals SET due_at_ns = 1")
+    before = {*tier.rglob("*")}
+    tick = Catalog.tick
+
+    def migrated(self: Catalog) -> int:
+        now_ns = tick(self)
+        sql(f"UPDATE meta SET value = '{SCHEMA_VERSION + 1}' WHERE key = 'schema_version'")
+        return now_ns
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Catalog, "tick", migrated)
+        answer = cli.json("apply")
+    assert [one["went"] for one in answer.json["steps"]] == ["protected"]
+    assert {*tier.rglob("*")} == before

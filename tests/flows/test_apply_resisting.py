@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ckptgov.errors import StorageError
-from ckptgov.ops import prune
+from ckptgov.ops import apply, prune
 from ckptgov.ops.resisting import LEAST
 from ckptgov.testing.builders import write_hf_trainer
 
@@ -96,6 +98,52 @@ def test_what_was_not_tried_has_its_turn_before_what_resisted(
     third = resist(lambda name: False)
     assert cli.json("apply").code == 0
     assert {*third} == {*first}
+
+
+def test_what_resists_for_good_never_keeps_the_others_from_their_turn(
+    cli, plan: str, resist: Callable[..., list[str]]
+) -> None:
+    """Once all of them have resisted, in a spell that is over, nothing tells which still will."""
+    resist(lambda name: True)
+    cli("apply", plan)
+    cli("apply")
+    stuck = {f"checkpoint-{step}" for step in range(GOING - LEAST, GOING)}
+    resist(lambda name: name in stuck)
+    gone: set[str] = set()
+    for _ in range(30):
+        gone |= {*told(cli.json("apply"), "lustre").get("trashed", [])}
+        if len(gone) == GOING - LEAST:
+            break
+    assert gone == {f"checkpoint-{step}" for step in range(GOING)} - stuck
+
+
+@pytest.fixture
+def trashed(cli, plan: str, home: Path) -> None:
+    """All of it, and by now it is due."""
+    cli.done("apply", plan)
+    with closing(sqlite3.connect(home / "catalog.sqlite", timeout=30)) as catalog:
+        catalog.execute("UPDATE removals SET due_at_ns = 1")
+        catalog.commit()
+
+
+def test_under_pressure_a_place_that_resists_is_left_alone_too(
+    cli, trashed: None, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def refused(place: Any, store: Any, content_id: str, *rest: Any, **named: Any) -> Any:
+        tried.append(content_id)
+        raise StorageError(f"{content_id}: read-only file system")
+
+    config = (home / "ckptgov.yaml").read_text()
+    (home / "ckptgov.yaml").write_text(config.replace("name: lustre", "name: lustre, quota: 10kB"))
+    with (home / "policies/tight.yaml").open("a") as policy:
+        policy.write("capacity: {lustre: {high: 2%, low: 1%}}\n")
+    monkeypatch.setattr(prune, "purge", refused)
+    monkeypatch.setattr(apply, "go_on", lambda *given, **named: iter(()))
+    answer = cli.json("apply")
+    assert {*told(answer, "lustre")} == {"resisted"}
+    assert len(tried) == LEAST
 
 
 def test_where_no_more_than_half_resists_all_are_tried(
