@@ -14,6 +14,7 @@
     │   └── StaleState                     7  compare-and-set found another state
     ├── NotAllowed                         8  the caller may not do this
     ├── CouldNotLook                       9  storage did not answer: never read as "none"
+    │   ├── RunRootGone                    9  a run's directory is away, or holds no record of it
     │   ├── StorageError                   9  the tier refused or failed
     │   │   ├── TransientStorageError      9  the same call may succeed later
     │   │   │   └── SlowDown               9  the store asks for less (503, 429)
