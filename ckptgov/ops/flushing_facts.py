@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from msgspec import Struct
+
+from ckptgov.catalog.facts import PlacedCopy, PlaceFacts
 from ckptgov.model.checkpoint import Evidence, digits_of
-from ckptgov.model.copies import CopyState
+from ckptgov.model.copies import LEAVING, REMOVED, CopyState
 from ckptgov.model.journal import Outcome, Sealed
 from ckptgov.ops.record import coverage_of, state_of
 from ckptgov.planning.choose import is_cleared, reported_unloadable
 from ckptgov.planning.flushable import FlushCheckpoint, FlushCopy, RunToFlush, standing_pins
 from ckptgov.planning.lines import is_marked_bad
 from ckptgov.work.answer import share_journal
+from ckptgov.work.leaving import standing_tombstones
 from ckptgov.work.look import RunLook
 from ckptgov.work.sources import CopyAt, copies_of
 
@@ -25,12 +29,15 @@ def run_to_flush(
     begun: frozenset[str] = frozenset(),
     arriving: frozenset[str] = frozenset(),
     unseen: frozenset[str] = frozenset(),
+    removed: Removed | None = None,
 ) -> tuple[RunToFlush, Mapping[str, Sequence[CopyAt]]]:
     """The run as planning sees it, and its copies by content id.
 
     ``begun`` and ``arriving`` are content ids of which staging stands at the target, and which a
-    living mover delivers; ``unseen`` are tiers of which a place was not looked at.
+    living mover delivers; ``unseen`` are tiers of which a place was not looked at. ``removed``:
+    what was decided, which no look tells.
     """
+    removed = removed or Removed(states={}, places={})
     records = share_journal(looks)
     copies = copies_of(looks)
     pins = standing_pins(records, now_ns=now_ns)
@@ -61,17 +68,44 @@ def run_to_flush(
                 sealed_at_ns=record.stamp.at_ns if record is not None else now_ns,
                 pins=pins.get(content_id, frozenset()),
                 mark=mark,
-                copies=tuple(_copy(one) for one in found),
+                copies=(
+                    *(_copy(one, removed) for one in found),
+                    *_taken_away(content_id, removed, but=found),
+                ),
                 is_begun=content_id in begun,
                 is_arriving=content_id in arriving,
             )
         )
     # Lost ones keep their place in the history: what was chosen must not shift when the oldest go.
-    checkpoints += [_gone(record) for key, record in sealed.items() if key not in copies]
+    checkpoints += [_gone(record, removed) for key, record in sealed.items() if key not in copies]
     run = RunToFlush(
         run_id=run_id, name=name, lines=lines, checkpoints=tuple(checkpoints), unseen=unseen
     )
     return run, copies
+
+
+class Removed(Struct, frozen=True, kw_only=True):
+    """Copies that were taken away by decision, or are about to be: (content id, place) to state;
+    and the places that the catalog knows."""
+
+    states: Mapping[tuple[str, str], CopyState]
+    places: Mapping[str, PlaceFacts]
+
+
+def removed_by_decision(
+    copies: Iterable[PlacedCopy], places: Iterable[PlaceFacts], looks: Sequence[RunLook]
+) -> Removed:
+    """By the catalog, which alone knows what is condemned; and by the journal's tombstones, where
+    the catalog is another one than that which decided (an agent's)."""
+    known = {one.place: one for one in places}
+    records = share_journal(looks)
+    states = {
+        (content_id, place): CopyState.PURGED
+        for place in known
+        for content_id in standing_tombstones(records, place)
+    }
+    states |= {(one.content_id, one.place): one.state for one in copies if one.state in REMOVED}
+    return Removed(states=states, places=known)
 
 
 def _is_cleared(report: Outcome, copies: Iterable[CopyAt]) -> bool:
@@ -82,7 +116,7 @@ def _is_cleared(report: Outcome, copies: Iterable[CopyAt]) -> bool:
     )
 
 
-def _gone(record: Sealed) -> FlushCheckpoint:
+def _gone(record: Sealed, removed: Removed) -> FlushCheckpoint:
     """A checkpoint that was sealed once and lies nowhere any more."""
     return FlushCheckpoint(
         content_id=record.content_id,
@@ -94,12 +128,27 @@ def _gone(record: Sealed) -> FlushCheckpoint:
         bytes=0,
         shard_count=0,
         sealed_at_ns=record.stamp.at_ns,
+        copies=tuple(_taken_away(record.content_id, removed, but=())),
     )
 
 
-def _copy(one: CopyAt) -> FlushCopy:
+def _taken_away(content_id: str, removed: Removed, *, but: Sequence[CopyAt]) -> Iterator[FlushCopy]:
+    """Copies of which nothing stands any more; ``but``: those that were seen."""
+    seen = {one.place.uuid for one in but}
+    for place, facts in removed.places.items():
+        state = removed.states.get((content_id, place))
+        if state is not None and place not in seen:
+            yield FlushCopy(tier=facts.tier, is_shared=facts.node is None, state=state)
+
+
+def _copy(one: CopyAt, removed: Removed) -> FlushCopy:
     proof, manifest = one.copy.proof, one.manifest
     state = CopyState.VERIFIED if one.is_held_whole else state_of(proof, manifest, is_gone=False)
+    decided = removed.states.get((manifest.content_id, one.place.uuid or ""))
+    if decided in LEAVING:  # one that was purged, and stands, was brought there anew
+        return FlushCopy(
+            tier=one.place.tier, is_shared=one.place.node is None, state=decided, coverage=None
+        )
     is_whole = len(proof.sound) == len(manifest.shards)
     if one.look.partial and proof.sound and state is CopyState.VERIFIED:
         coverage = None if is_whole else coverage_of(manifest, proof.sound)

@@ -17,7 +17,7 @@ from enum import StrEnum
 from msgspec import Struct
 
 from ckptgov.model.checkpoint import StepKind, digits_of
-from ckptgov.model.copies import REMOVED, CopyState
+from ckptgov.model.copies import LEAVING, REMOVED, CopyState
 from ckptgov.model.pacing import FlowClass
 from ckptgov.model.settings import Link
 from ckptgov.planning.flushable import (
@@ -222,6 +222,9 @@ class _View:
             return WhyNot.ALREADY_THERE, f"{target} holds it whole and verified"
         if one.is_arriving and not is_spread_at(one, self.link.source):
             return WhyNot.BEING_DELIVERED, f"a mover delivers it to {target} now"
+        if state in LEAVING:
+            brings = "'ckptgov undelete' brings it back"
+            return WhyNot.CONDEMNED, f"its copy at {target} is {state.value}: {brings}"
         if Why.ASKED in whys or state is None:
             return None
         if state in UNSURE:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from ckptgov.model.checkpoint import StepKind
-from ckptgov.model.copies import CopyState
+from ckptgov.model.copies import LEAVING, CopyState
 from ckptgov.model.journal import LineCause, NumberedRecord, Pin, Stamp, Unpin
 from ckptgov.model.pacing import FlowClass
 from ckptgov.model.settings import Link
@@ -154,6 +154,16 @@ class TestWhatWasRotatedAway:
         assert steps(plan) == []
         assert why_not(plan)[100] is WhyNot.CONDEMNED
 
+    @pytest.mark.parametrize("state", sorted(LEAVING))
+    def test_one_that_can_still_be_undone_there_is_not_sent_even_if_asked_for(
+        self, state: CopyState
+    ) -> None:
+        leaving = saved(100, AT_NVME, at(AT_S3, state), pins=frozenset({"p"}))
+        asked = frozenset({leaving.content_id})
+        plan = plan_flush([run(leaving)], link(pins=("p",)), asked=asked)
+        assert why_not(plan)[100] is WhyNot.CONDEMNED
+        assert "undelete" in plan.skips[0].text
+
     def test_a_pin_brings_it_back(self) -> None:
         pruned = saved(100, AT_NVME, at(AT_S3, CopyState.PURGED), pins=frozenset({"p"}))
         assert chosen(link(pins=("p",)), pruned) == [100]
@@ -201,7 +211,7 @@ class TestNeverByThemselves:
         [
             saved(300, mark="bad"),
             saved(None),
-            saved(300, AT_NVME, at(AT_S3, CopyState.TRASHED)),
+            saved(300, AT_NVME, at(AT_S3, CopyState.PURGED)),
             saved(300, AT_NVME, at(AT_S3, CopyState.UNREADABLE)),
         ],
     )
