@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from ckptgov.testing.builders import write_hf_trainer
 from ckptgov_cli.main import main
 
 
@@ -175,6 +176,21 @@ def forget_catalog(home: Path) -> Callable[[], None]:
                     path.rmdir() if path.is_dir() else path.unlink()
 
     return delete
+
+
+@pytest.fixture
+def linked(cli: Cli, tier: Path, tmp_path: Path) -> Path:
+    """The tier ``nfs``, to which a link has brought steps 100, 200 and 300 of run ``hf``."""
+    nfs = tmp_path / "nfs"
+    nfs.mkdir()
+    for step in (100, 200, 300):
+        write_hf_trainer(tier / f"hf/checkpoint-{step}", step)
+    cli.done("tier", "add", "lustre", tier, "--ingest")
+    cli.done("tier", "add", "nfs", nfs)
+    cli.done("tier", "link", "lustre", "nfs", "--every", "1")
+    cli.done("scan")
+    cli.done("flush", "hf")
+    return nfs
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def during(
     request: pytest.FixtureRequest,
     cli,
     plan: str,
-    sql,
+    time_is_over: Callable[[], None],
     home: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Any]:
@@ -71,7 +71,7 @@ def during(
         words = ("apply", str(cli.json("plan").json["plan_id"]))
     elif verb == "purge":
         cli.done("apply", plan)
-        sql("UPDATE removals SET due_at_ns = 1")
+        time_is_over()
         words = ("apply",)
 
     def happens(before: Callable[[], None], after: Callable[[], None] = lambda: None) -> Any:
@@ -102,7 +102,9 @@ def test_its_lease_is_renewed_while_it_works(during, sql) -> None:
     assert ends_ns[0] > time.time_ns() + copy_lease.TTL_NS / 2
 
 
-def test_it_ends_where_another_took_its_lease_over(during, cli, sql, tier: Path) -> None:
+def test_it_ends_where_another_took_its_lease_over(
+    during, cli, sql, time_is_over, tier: Path
+) -> None:
     """Where a copy goes for good at once, the lease is lost when it was moved aside already."""
 
     def taken_over() -> None:
@@ -118,10 +120,9 @@ def test_it_ends_where_another_took_its_lease_over(during, cli, sql, tier: Path)
     assert (step["went"], step["text"]) == ("waiting", "another process is at work on it")
     assert standing() == before
     sql("DELETE FROM copy_leases")
-    sql("UPDATE removals SET due_at_ns = 1")
     for _ in range(2):  # moved aside, then purged
+        time_is_over()
         cli.done("apply")
-        sql("UPDATE removals SET due_at_ns = 1")
     assert len(standing()) == 1
 
 
@@ -143,10 +144,10 @@ def test_one_that_is_told_to_stop_in_the_middle_says_so(plan: str, tier: Path, m
 
 
 def test_nothing_is_purged_by_a_catalog_that_was_migrated_after_the_call_began(
-    cli, plan: str, sql, tier: Path, monkeypatch: pytest.MonkeyPatch
+    cli, plan: str, sql, time_is_over, tier: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli.done("apply", plan)
-    sql("UPDATE removals SET due_at_ns = 1")
+    time_is_over()
     before = {*tier.rglob("*")}
     tick = Catalog.tick
 

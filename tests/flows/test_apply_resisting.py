@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -118,12 +116,10 @@ def test_what_resists_for_good_never_keeps_the_others_from_their_turn(
 
 
 @pytest.fixture
-def trashed(cli, plan: str, home: Path) -> None:
+def trashed(cli, plan: str, time_is_over: Callable[[], None]) -> None:
     """All of it, and by now it is due."""
     cli.done("apply", plan)
-    with closing(sqlite3.connect(home / "catalog.sqlite", timeout=30)) as catalog:
-        catalog.execute("UPDATE removals SET due_at_ns = 1")
-        catalog.commit()
+    time_is_over()
 
 
 def test_under_pressure_a_place_that_resists_is_left_alone_too(

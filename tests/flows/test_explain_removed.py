@@ -271,18 +271,10 @@ class TestPurged:
 
 class TestEvicted:
     @pytest.fixture
-    def evicted(self, cli, tier: Path, home: Path, tmp_path: Path, go_on) -> str:
+    def evicted(self, cli, home: Path, linked: Path) -> str:
         """The plan that took steps 100 and 200 from a tier, which another one keeps."""
         (home / "policies").mkdir()
         (home / "policies/tight.yaml").write_text(POLICY)
-        (tmp_path / "nfs").mkdir()
-        for step in (100, 200, 300):
-            write_hf_trainer(tier / f"hf/checkpoint-{step}", step)
-        cli.done("tier", "add", "lustre", tier, "--ingest")
-        cli.done("tier", "add", "nfs", tmp_path / "nfs")
-        cli.done("tier", "link", "lustre", "nfs", "--every", "1")
-        cli.done("scan")
-        cli.done("flush", "hf")
         made = cli.json("plan").json["plan_id"]
         cli.done("apply", made)
         return made

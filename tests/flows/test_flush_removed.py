@@ -23,18 +23,10 @@ STEPS = (100, 200, 300)
 
 
 @pytest.fixture
-def nfs(cli, home: Path, tier: Path, tmp_path: Path) -> Path:
-    """Where a link brings every checkpoint of a run; the run's own tier keeps all of them."""
+def nfs(home: Path, linked: Path) -> Path:
+    """Where a link has brought every checkpoint of a run."""
     (home / "policies").mkdir()
-    (tmp_path / "nfs").mkdir()
-    for step in STEPS:
-        write_hf_trainer(tier / f"hf/checkpoint-{step}", step)
-    cli.done("tier", "add", "lustre", tier, "--ingest")
-    cli.done("tier", "add", "nfs", tmp_path / "nfs")
-    cli.done("tier", "link", "lustre", "nfs", "--every", "1")
-    cli.done("scan")
-    cli.done("flush", "--all")
-    return tmp_path / "nfs"
+    return linked
 
 
 @pytest.fixture
@@ -54,12 +46,6 @@ def at(root: Path) -> list[str]:
     return sorted(one.name for one in (root / "hf").glob("checkpoint-*"))
 
 
-def due_now(home: Path) -> None:
-    with closing(sqlite3.connect(home / "catalog.sqlite", timeout=30)) as catalog:
-        catalog.execute("UPDATE removals SET due_at_ns = 1")
-        catalog.commit()
-
-
 def test_a_copy_that_was_evicted_is_not_brought_back_by_the_link(
     cli, nfs: Path, let_go: Callable[..., Any]
 ) -> None:
@@ -77,6 +63,17 @@ def test_whoever_names_it_brings_it_back(cli, nfs: Path, let_go: Callable[..., A
     assert at(nfs) == ["checkpoint-100", "checkpoint-300"]
     cli.done("flush", "--all")
     assert {one["state"] for one in copies(cli, 100)} == {"verified"}
+
+
+def test_nor_by_a_catalog_that_was_rebuilt_since(
+    cli, nfs: Path, let_go: Callable[..., Any], forget_catalog: Callable[[], None]
+) -> None:
+    """Only the run's own records tell what went where."""
+    let_go("{nfs: {last: 1}}")
+    forget_catalog()
+    cli.done("catalog", "rebuild")
+    cli.done("flush", "--all")
+    assert at(nfs) == ["checkpoint-300"]
 
 
 def test_what_is_condemned_is_not_sent_on(
@@ -101,11 +98,11 @@ def test_what_is_condemned_is_not_sent_on(
 
 
 def test_a_copy_that_lies_in_the_trash_comes_back_by_an_undelete_alone(
-    cli, nfs: Path, home: Path, tier: Path, let_go: Callable[..., Any]
+    cli, nfs: Path, home: Path, tier: Path, let_go: Callable[..., Any], time_is_over
 ) -> None:
     """One of two copies was moved aside, and its removal stopped there."""
     let_go("{lustre: {last: 2}, nfs: {last: 2}}", grace="1d")
-    due_now(home)
+    time_is_over()
     with closing(sqlite3.connect(home / "catalog.sqlite", timeout=30)) as catalog:
         catalog.execute(
             "UPDATE removals SET due_at_ns = 9e18 WHERE place = (SELECT place FROM places "
