@@ -160,10 +160,9 @@ class Tree(Closing):
     def leave_out_gone(self) -> bool:
         """Tell no more of directories that were listed and are not there; whether any is new.
 
-        The listings that told of them are read again.
-
         Their trainer removed them meanwhile, or the store still lists a beginning that no key has
-        any more (SeaweedFS, for a while after the last key went).
+        any more (SeaweedFS, for a while after the last key went). The listings that told of them
+        are read again.
 
         Raises:
             StorageError: as ``Reader.stat``.

@@ -28,7 +28,7 @@ from ckptgov.model.pacing import FlowClass, FlowState
 from ckptgov.model.settings import Link, Proof, TierSettings
 from ckptgov.ops.context import Context
 from ckptgov.ops.copy_lease import CopyLease, arriving, copy_lease
-from ckptgov.ops.flushing_facts import removed_by_decision, run_to_flush
+from ckptgov.ops.flushing_facts import run_to_flush
 from ckptgov.ops.moving import moving
 from ckptgov.ops.policies import links_of
 from ckptgov.ops.record import record_look, record_run
@@ -196,9 +196,7 @@ def _over_links(context: Context, request: FlushRequest, name: str) -> Iterable[
     facts = context.catalog.run_by_name(name)
     assert facts is not None
     now_ns = context.author.clock.now_ns()
-    removed = removed_by_decision(
-        context.catalog.copies(facts.identity.run_id), context.catalog.places(), asked.looks
-    )
+    known, places = context.catalog.copies(facts.identity.run_id), context.catalog.places()
     for link in _links(context, request, asked):
         target = _tier_named(context, link.target)
         begun, arriving = _under_way(context, facts.identity, target, asked.looks)
@@ -207,10 +205,11 @@ def _over_links(context: Context, request: FlushRequest, name: str) -> Iterable[
             name,
             asked.looks,
             now_ns=now_ns,
+            known=known,
+            places=places,
             begun=begun,
             arriving=arriving,
             unseen=_unseen(context, facts.identity.run_id, asked.looks),
-            removed=removed,
         )
         wanted = frozenset(
             one.content_id

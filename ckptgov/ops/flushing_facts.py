@@ -9,7 +9,7 @@ from msgspec import Struct
 from ckptgov.catalog.facts import PlacedCopy, PlaceFacts
 from ckptgov.model.checkpoint import Evidence, digits_of
 from ckptgov.model.copies import LEAVING, REMOVED, CopyState
-from ckptgov.model.journal import Outcome, Sealed
+from ckptgov.model.journal import NumberedRecord, Outcome, Sealed, Tombstone, Undelete
 from ckptgov.ops.record import coverage_of, state_of
 from ckptgov.planning.choose import is_cleared, reported_unloadable
 from ckptgov.planning.flushable import FlushCheckpoint, FlushCopy, RunToFlush, standing_pins
@@ -26,19 +26,20 @@ def run_to_flush(
     looks: Sequence[RunLook],
     *,
     now_ns: int,
+    known: Iterable[PlacedCopy],
+    places: Iterable[PlaceFacts],
     begun: frozenset[str] = frozenset(),
     arriving: frozenset[str] = frozenset(),
     unseen: frozenset[str] = frozenset(),
-    removed: Removed | None = None,
 ) -> tuple[RunToFlush, Mapping[str, Sequence[CopyAt]]]:
     """The run as planning sees it, and its copies by content id.
 
+    ``known`` are the run's copies by the catalog: what was decided of them, no look tells.
     ``begun`` and ``arriving`` are content ids of which staging stands at the target, and which a
-    living mover delivers; ``unseen`` are tiers of which a place was not looked at. ``removed``:
-    what was decided, which no look tells.
+    living mover delivers; ``unseen`` are tiers of which a place was not looked at.
     """
-    removed = removed or Removed(states={}, places={})
     records = share_journal(looks)
+    removed = _removed(known, places, records, looks)
     copies = copies_of(looks)
     pins = standing_pins(records, now_ns=now_ns)
     unloadable = reported_unloadable(records)
@@ -84,7 +85,7 @@ def run_to_flush(
     return run, copies
 
 
-class Removed(Struct, frozen=True, kw_only=True):
+class _Removed(Struct, frozen=True, kw_only=True):
     """Copies that were taken away by decision, or are about to be: (content id, place) to state;
     and the places that the catalog knows."""
 
@@ -92,20 +93,22 @@ class Removed(Struct, frozen=True, kw_only=True):
     places: Mapping[str, PlaceFacts]
 
 
-def removed_by_decision(
-    copies: Iterable[PlacedCopy], places: Iterable[PlaceFacts], looks: Sequence[RunLook]
-) -> Removed:
+def _removed(
+    known: Iterable[PlacedCopy],
+    places: Iterable[PlaceFacts],
+    records: Iterable[NumberedRecord],
+    looks: Sequence[RunLook],
+) -> _Removed:
     """By the catalog, which alone knows what is condemned; and by the journal's tombstones, where
-    the catalog is another one than that which decided (an agent's)."""
-    known = {one.place: one for one in places}
-    records = share_journal(looks)
+    the catalog is another one than that which decided (an agent's, or a rebuilt one)."""
+    said = [one for one in records if isinstance(one.record, Tombstone | Undelete)]
     states = {
         (content_id, place): CopyState.PURGED
-        for place in known
-        for content_id in standing_tombstones(records, place)
+        for place in {look.place.uuid for look in looks if look.place.uuid is not None}
+        for content_id in standing_tombstones(said, place)
     }
-    states |= {(one.content_id, one.place): one.state for one in copies if one.state in REMOVED}
-    return Removed(states=states, places=known)
+    states |= {(one.content_id, one.place): one.state for one in known if one.state in REMOVED}
+    return _Removed(states=states, places={one.place: one for one in places})
 
 
 def _is_cleared(report: Outcome, copies: Iterable[CopyAt]) -> bool:
@@ -116,7 +119,7 @@ def _is_cleared(report: Outcome, copies: Iterable[CopyAt]) -> bool:
     )
 
 
-def _gone(record: Sealed, removed: Removed) -> FlushCheckpoint:
+def _gone(record: Sealed, removed: _Removed) -> FlushCheckpoint:
     """A checkpoint that was sealed once and lies nowhere any more."""
     return FlushCheckpoint(
         content_id=record.content_id,
@@ -132,7 +135,9 @@ def _gone(record: Sealed, removed: Removed) -> FlushCheckpoint:
     )
 
 
-def _taken_away(content_id: str, removed: Removed, *, but: Sequence[CopyAt]) -> Iterator[FlushCopy]:
+def _taken_away(
+    content_id: str, removed: _Removed, *, but: Sequence[CopyAt]
+) -> Iterator[FlushCopy]:
     """Copies of which nothing stands any more; ``but``: those that were seen."""
     seen = {one.place.uuid for one in but}
     for place, facts in removed.places.items():
@@ -141,14 +146,12 @@ def _taken_away(content_id: str, removed: Removed, *, but: Sequence[CopyAt]) -> 
             yield FlushCopy(tier=facts.tier, is_shared=facts.node is None, state=state)
 
 
-def _copy(one: CopyAt, removed: Removed) -> FlushCopy:
+def _copy(one: CopyAt, removed: _Removed) -> FlushCopy:
     proof, manifest = one.copy.proof, one.manifest
     state = CopyState.VERIFIED if one.is_held_whole else state_of(proof, manifest, is_gone=False)
     decided = removed.states.get((manifest.content_id, one.place.uuid or ""))
     if decided in LEAVING:  # one that was purged, and stands, was brought there anew
-        return FlushCopy(
-            tier=one.place.tier, is_shared=one.place.node is None, state=decided, coverage=None
-        )
+        state = decided
     is_whole = len(proof.sound) == len(manifest.shards)
     if one.look.partial and proof.sound and state is CopyState.VERIFIED:
         coverage = None if is_whole else coverage_of(manifest, proof.sound)

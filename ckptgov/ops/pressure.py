@@ -9,18 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ckptgov.errors import (
-    CkptgovError,
-    ConfigError,
-    Interrupted,
-    LeaseLost,
-    RefusedBySafety,
-)
+from ckptgov.errors import CkptgovError, ConfigError
 from ckptgov.model.policy import CapacityRule
 from ckptgov.model.removal import RemovalStep, Went
 from ckptgov.model.retention import Removal
 from ckptgov.ops.plan_fills import fill_seen, rules_of_tiers, trash_in, where
-from ckptgov.ops.prune import met_another, purge_unless_coming_back, resisted, stopped
+from ckptgov.ops.prune import as_step, purge_unless_coming_back
 from ckptgov.ops.removing import Removing
 from ckptgov.ops.resisting import Resisting
 from ckptgov.planning.capacity_facts import Fill, lack_now, needed_of
@@ -107,15 +101,4 @@ def _gone_of(fill: Fill, removal: Removal, step: RemovalStep) -> int:
 
 
 def _purged(removing: Removing, removal: Removal, why: str) -> RemovalStep:
-    try:
-        return purge_unless_coming_back(removing, removal, why)
-    except LeaseLost:
-        return removing.step_of(removal, Went.WAITING, "another process is at work on it")
-    except Interrupted:
-        return stopped(removing, removal)
-    except RefusedBySafety as error:
-        return removing.step_of(removal, Went.PROTECTED, error.message, bytes_=0, files=0)
-    except CkptgovError as error:
-        return resisted(removing, removal, error)
-    except OSError as error:
-        return met_another(removing, removal, error)
+    return as_step(removing, removal, lambda: purge_unless_coming_back(removing, removal, why))

@@ -7,7 +7,7 @@ from. What one step does is written down by compare-and-set, so that of several 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 
@@ -121,37 +121,41 @@ def _would(removal: Removal) -> str:
 
 def carry_on(removing: Removing, removal: Removal, caught_up: set[str]) -> RemovalStep:
     """One removal, as far as it can go now. What resists is noted and told, not raised."""
+    return as_step(removing, removal, lambda: _carried_on(removing, removal, caught_up))
+
+
+def as_step(removing: Removing, removal: Removal, work: Callable[[], RemovalStep]) -> RemovalStep:
+    """What work at a removal comes to. What resists is noted and told, not raised."""
     try:
-        if not removing.place_facts(removal.place).is_current:
-            return _forget(removing, removal)
-        if removal.state is CopyState.TRASHED:
-            return purge_unless_coming_back(removing, removal, "its time in the trash is over")
-        with _at(removing, removal) as (place, look):
-            if removal.state is CopyState.CONDEMNED:
-                begun = _begin(removing, removal, look, caught_up)
-                if isinstance(begun, RemovalStep):
-                    return begun
-                removal = begun
-            with copy_lease(removing.context, removal.content_id, removal.place) as lease:
-                require_same(removing.context, removal)
-                stop = lease.or_stop(removing.stop)
-                return _move(removing, removal, place, look, stop=stop)
+        return work()
     except LeaseLost:  # or a state that another one changed: whoever did it goes on
         return removing.step_of(removal, Went.WAITING, _ANOTHER)
-    except Interrupted:
-        return stopped(removing, removal)
+    except Interrupted:  # told to, or because another process took its lease over
+        text = "told to stop" if removing.stop() else _ANOTHER
+        return removing.step_of(removal, Went.WAITING, text)
     except RefusedBySafety as error:
         return removing.step_of(removal, Went.PROTECTED, error.message, bytes_=0, files=0)
     except CkptgovError as error:
-        return resisted(removing, removal, error)
+        return _resisted(removing, removal, error)
     except OSError as error:
         return met_another(removing, removal, error)
 
 
-def stopped(removing: Removing, removal: Removal) -> RemovalStep:
-    """It ended between two pieces: told to, or because another process took its lease over."""
-    text = "told to stop" if removing.stop() else _ANOTHER
-    return removing.step_of(removal, Went.WAITING, text)
+def _carried_on(removing: Removing, removal: Removal, caught_up: set[str]) -> RemovalStep:
+    if not removing.place_facts(removal.place).is_current:
+        return _forget(removing, removal)
+    if removal.state is CopyState.TRASHED:
+        return purge_unless_coming_back(removing, removal, "its time in the trash is over")
+    with _at(removing, removal) as (place, look):
+        if removal.state is CopyState.CONDEMNED:
+            begun = _begin(removing, removal, look, caught_up)
+            if isinstance(begun, RemovalStep):
+                return begun
+            removal = begun
+        with copy_lease(removing.context, removal.content_id, removal.place) as lease:
+            require_same(removing.context, removal)
+            stop = lease.or_stop(removing.stop)
+            return _move(removing, removal, place, look, stop=stop)
 
 
 def met_another(removing: Removing, removal: Removal, error: OSError) -> RemovalStep:
@@ -163,7 +167,7 @@ def met_another(removing: Removing, removal: Removal, error: OSError) -> Removal
         require_same(removing.context, removal)
     except CkptgovError:
         return removing.step_of(removal, Went.WAITING, _ANOTHER)
-    return resisted(removing, removal, StorageError(words_of(error, removal.name)))
+    return _resisted(removing, removal, StorageError(words_of(error, removal.name)))
 
 
 def words_of(error: OSError, name: str) -> str:
@@ -171,7 +175,7 @@ def words_of(error: OSError, name: str) -> str:
     return f"{error.filename or name}: {error.strerror or 'changed meanwhile'}"
 
 
-def resisted(removing: Removing, removal: Removal, error: CkptgovError) -> RemovalStep:
+def _resisted(removing: Removing, removal: Removal, error: CkptgovError) -> RemovalStep:
     """Note that storage did not let go of a copy."""
     removing.errors.append(error)
     with suppress(CkptgovError):
@@ -284,7 +288,7 @@ def _move(
         require_same(removing.context, removal)  # or it is another one's by now
         return _left_alone(removing, removal, error)
     if trashed.left:
-        return resisted(removing, removal, _still_there(trashed.left))
+        return _resisted(removing, removal, _still_there(trashed.left))
     moved = catalog.removals.moved(
         removal.run_id, removal.content_id, removal.place, trash=trashed.trash
     )
@@ -345,7 +349,7 @@ def _purge_now(removing: Removing, removal: Removal, why: str, *, stop: Stop) ->
     with removing.paced(place, f"purge {removal.name}") as paced:
         purged = purge(paced, store, removal.content_id, removal.trash, stop=stop)
     if purged.left:
-        return resisted(removing, removal, _still_there(purged.left))
+        return _resisted(removing, removal, _still_there(purged.left))
     removing.context.catalog.removals.purged(removal.run_id, removal.content_id, removal.place)
     return removing.step_of(
         removal, Went.PURGED, f"purged: {why}", bytes_=purged.bytes, files=purged.files

@@ -15,14 +15,17 @@ from ckptgov.work.tier import Place, read_identity
 
 
 class Here(Struct, kw_only=True):
-    """One run root at one tier, as it was found. ``manifests``: content ids' first digits;
-    ``is_gone``: a registered one whose directory is not there any more."""
+    """One run root at one tier, as it was found. ``manifests``: content ids' first digits."""
 
     root: RunRootFacts
     look: RunLook | None = None
     manifests: frozenset[str] = frozenset()
     unknown: str = ""
-    is_gone: bool = False
+
+    @property
+    def is_gone(self) -> bool:
+        """A registered one whose directory is not there any more."""
+        return self.look is None and not self.unknown
 
 
 class AtTier(Struct, kw_only=True):
@@ -84,8 +87,7 @@ def _look(context: Context, met: AtTier, path: str, registered: RunRootFacts | N
     if look.identity is None:
         if registered is None:
             return None
-        why = _why_none(met.place, path)
-        return Here(root=registered, manifests=manifests, unknown=why, is_gone=not why)
+        return Here(root=registered, manifests=manifests, unknown=_why_none(met.place, path))
     run_id = look.identity.run_id
     if registered is not None and registered.run_id != run_id:
         return Here(root=registered, unknown=f"{path or '.'}: is another run's now")

@@ -47,14 +47,14 @@ def record(
     changes: list[tuple[str, CopyChange]] = []
     for run_id, name in runs_known(context):
         mine = [(one, here) for one in met for here in one.here if here.root.run_id == run_id]
-        _judge_by_all_records(context, run_id, [here for _one, here in mine])
+        found, before = [here for _one, here in mine], known.get(run_id, ())
+        _judge_by_all_records(context, run_id, found)
         try:
             with context.catalog.transaction():
-                for _one, here in mine:
+                for here in found:
                     _record_look(context, run_id, here)
-                _record_lost(context, [here for _one, here in mine], known.get(run_id, ()))
-                before = known.get(run_id, ())
-                dropped = _drop_gone(context, run_id, [here for _one, here in mine], before)
+                _record_lost(context, found, before)
+                dropped = _drop_gone(context, run_id, found, before)
                 after = context.catalog.copies(run_id)
                 if dry_run:
                     raise _Undo
@@ -65,7 +65,7 @@ def record(
                 one.failures.append((name, error))
             continue
         _tell_dropped(context, name, dropped, dry_run=dry_run)
-        changes += _differences(context, (run_id, name), known.get(run_id, ()), after)
+        changes += _differences(context, (run_id, name), before, after)
     return changes
 
 

@@ -9,9 +9,8 @@ from ckptgov.model.facts import CheckpointFacts
 from ckptgov.model.removed import RemovedCopy
 from ckptgov.wire.plans import short_id
 from ckptgov_cli import output
-from ckptgov_cli.render_removing import moment
+from ckptgov_cli.render_removing import APPLY, moment
 
-_APPLY = "the first 'ckptgov apply'"
 _WHERE = {
     CopyState.CONDEMNED: "condemned",
     CopyState.TRASHING: "being moved aside",
@@ -75,11 +74,11 @@ def _after(one: RemovedCopy) -> Iterator[str]:
     due = "" if one.due_at_ns is None else f" after {moment(one.due_at_ns)}"
     match one.state, one.next:
         case CopyState.CONDEMNED, CopyState.TRASHED:
-            yield f"moved to the trash by {_APPLY}{due}; '{one.undo}' brings it back until purged"
+            yield f"moved to the trash by {APPLY}{due}; '{one.undo}' brings it back until purged"
         case ((CopyState.CONDEMNED | CopyState.TRASHED), _):
-            yield f"purged by {_APPLY}{due}; until then '{one.undo}' brings it back"
+            yield f"purged by {APPLY}{due}; until then '{one.undo}' brings it back"
         case CopyState.TRASHING, _:
-            yield f"{_APPLY} goes on with it"
+            yield f"{APPLY} goes on with it"
             if one.undo:
                 yield f"'{one.undo}' brings it back until it is purged"
         case _:

@@ -13,10 +13,10 @@ from ckptgov_cli.exits import code_of
 from ckptgov_cli.output import size
 
 _HEADER = ("STATE", "ACTION", "RUN", "STEP", "CHECKPOINT", "WHERE", "BYTES", "FILES", "WHY")
-_APPLY = "by the first 'ckptgov apply' after"
+APPLY = "the first 'ckptgov apply'"
 _NEXT = {
-    Action.PRUNE: f"moved to the trash {_APPLY}",
-    Action.EVICT: f"removed for good {_APPLY}",
+    Action.PRUNE: f"moved to the trash by {APPLY} after",
+    Action.EVICT: f"removed for good by {APPLY} after",
 }
 
 
@@ -77,7 +77,7 @@ def _why(one: RemovalStep) -> str:
         case Went.CONDEMNED:
             next_ = _NEXT[one.action]
         case Went.TRASHED:
-            next_ = f"purged {_APPLY}"
+            next_ = f"purged by {APPLY} after"
         case Went.WAITING:
             next_ = "not before"
         case _:
